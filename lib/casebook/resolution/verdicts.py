@@ -1,0 +1,162 @@
+"""Judge each argument: pure functions of what was typed, what changed and how the launch ended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from casebook.resolution.interpret import Typed
+from casebook.resolution.model import (
+    Argument,
+    Change,
+    Failure,
+    Outcome,
+    OutcomeKind,
+    Verdict,
+    short,
+)
+
+
+def judge(
+    field: str,
+    flags: Sequence[str],
+    typed: Typed | None,
+    parsed: Any,
+    changes: Sequence[Change],
+    final: Any,
+    outcome: Outcome,
+    intended: str | None = None,
+) -> Argument:
+    """One argument with its verdict.
+
+    ``flags`` are the options that set the field; ``parsed`` its value before resolution; ``intended``
+    the words that another launch (the one that was meant) gives for it.
+    """
+    verdict, note = _verdict(field, flags, typed, parsed, changes, final, outcome, intended)
+    if typed is not None and typed.times > 1:
+        note += f" It was given {typed.times} times; the last one counts."
+    return Argument(
+        field=field,
+        flag=flags[0] if flags else "",
+        typed=typed.words if typed else None,
+        origin=typed.origin if typed else "default",
+        parsed=parsed,
+        changes=tuple(changes),
+        final=final,
+        verdict=verdict,
+        note=note.strip(),
+    )
+
+
+def _verdict(
+    field: str,
+    flags: Sequence[str],
+    typed: Typed | None,
+    parsed: Any,
+    changes: Sequence[Change],
+    final: Any,
+    outcome: Outcome,
+    intended: str | None,
+) -> tuple[Verdict, str]:
+    changed = not (type(parsed) is type(final) and parsed == final)
+    if outcome.failure is not None and blames(outcome.failure, field, flags):
+        return Verdict.REJECTED, _blame_note(typed, parsed, changes, final)
+    if typed is None and intended is not None:
+        return Verdict.LOST, f"`{intended}` was meant, but these words never reached the parser."
+    if typed is None:
+        if not changed:
+            return Verdict.DEFAULTED, "Not given; the release's default stands."
+        return Verdict.DERIVED, f"Not given; {_last_rule(changes)}"
+    if not changed:
+        back = " It was changed on the way and changed back." if changes else ""
+        return Verdict.HONOURED, f"Kept as given.{back}"
+    by = _last_rule(changes)
+    if all(change.message is None for change in changes):
+        return Verdict.OVERRIDDEN_SILENTLY, f"You gave {short(parsed)}; {by} No log line says so."
+    return Verdict.OVERRIDDEN, f"You gave {short(parsed)}; {by}"
+
+
+def blames(failure: Failure, field: str, flags: Sequence[str]) -> bool:
+    """Whether an error's message names an argument, by flag or by field name."""
+    text = failure.message
+    if any(_names_flag(text, flag) for flag in flags):
+        return True
+    # Short field names ('host', 'dtype') are ordinary words; they count only when written as code.
+    return "_" in field and re.search(rf"(?<!\w){re.escape(field)}(?!\w)", text) is not None
+
+
+def _names_flag(text: str, flag: str) -> bool:
+    return re.search(rf"(?<![\w-]){re.escape(flag)}(?![\w-])", text) is not None
+
+
+def _blame_note(typed: Typed | None, parsed: Any, changes: Sequence[Change], final: Any) -> str:
+    if typed is None and changes:
+        last = changes[-1]
+        return (
+            f"The error names a value you did not give: {short(last.old)} became {short(last.new)} "
+            f"at {last.where}."
+        )
+    if typed is None:
+        return f"The error names it; you did not give it, {short(final)} is the default."
+    if changes:
+        return f"The error names it; you gave {short(parsed)}, {_last_rule(changes)}"
+    return "The error names it, and the value is the one you gave."
+
+
+def _last_rule(changes: Sequence[Change]) -> str:
+    if not changes:
+        return "it changed without a recorded write."
+    last = changes[-1]
+    steps = " → ".join([short(changes[0].old, 24), *(short(c.new, 24) for c in changes)])
+    return f"{steps} at {last.where}."
+
+
+def outcome_of(raw: Mapping[str, Any], line: Mapping[str, Any], failure: Failure | None) -> Outcome:
+    """The outcome in one kind and one sentence, from the child's raw record."""
+    kind = raw["kind"]
+    if kind == "resolved":
+        return Outcome(OutcomeKind.STARTS, "Every argument resolves; SGLang would start.")
+    if kind == "raised" and failure is not None:
+        at = f" at {failure.frame.where}" if failure.frame else ""
+        first = failure.message.strip().splitlines()[0] if failure.message.strip() else ""
+        return Outcome(
+            OutcomeKind.REJECTED,
+            f"SGLang raises {failure.type}{at}: {first}{_advice(first)}",
+            failure,
+        )
+    if kind == "exit" and line.get("refusal"):
+        near = tuple((k, tuple(v)) for k, v in line.get("nearest_flags", {}).items())
+        return Outcome(OutcomeKind.REFUSED, _refusal(line["refusal"], near), None, near)
+    if kind == "exit":
+        return Outcome(OutcomeKind.EXITED, f"SGLang ended itself with exit code {raw['code']}.")
+    if kind == "timeout":
+        return Outcome(
+            OutcomeKind.TIMED_OUT,
+            f"The resolution ran past its limit of {raw['seconds']:.0f} s and was stopped.",
+        )
+    how = raw.get("signal") or f"exit code {raw.get('code')}"
+    return Outcome(
+        OutcomeKind.DIED, f"The process that resolved the launch died ({how}); see its output."
+    )
+
+
+def _advice(message: str) -> str:
+    """What to do, where the failure is of a kind that the sandbox itself brings about."""
+    if "sandbox has no network" in message or "huggingface.co" in message.lower():
+        return (
+            " — casebook resolves without a network: give the model as a local checkpoint "
+            "directory, or describe it in data/models/."
+        )
+    return ""
+
+
+def _refusal(message: str, near: tuple[tuple[str, tuple[str, ...]], ...]) -> str:
+    text = f"argparse refuses the words: {message}."
+    for flag, options in near:
+        text += (
+            f" This release has no {flag}; nearest: {', '.join(options)}."
+            if options
+            else f" This release has no {flag}, nor one like it."
+        )
+    return text

@@ -1,0 +1,140 @@
+"""What argparse made of the words: which argument was typed, how it was spelled, what was refused.
+
+argparse keeps no record of which values were typed. It does set a value from an action's
+``__call__`` only when the words named it, so a namespace that looks at who sets it can tell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import shutil
+import sys
+from typing import Any
+
+from casebook_inside.encode import encode
+
+
+class RecordingNamespace(argparse.Namespace):
+    """A namespace that notes, per destination, the option that set it, and renames of destinations."""
+
+    def __init__(self, log: CommandLine) -> None:
+        object.__setattr__(self, "_casebook_log", log)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        log: CommandLine = object.__getattribute__(self, "_casebook_log")
+        frame = sys._getframe(1)
+        code = frame.f_code
+        if code.co_name == "__call__":
+            action, option = frame.f_locals.get("self"), frame.f_locals.get("option_string")
+            if isinstance(action, argparse.Action):
+                log.typed_by(name, action, option, value)
+        elif code.co_name == "from_cli_args" and log.last_read not in (None, name):
+            # `args.tp_size = args.tensor_parallel_size`: a field under another name than its flag.
+            log.renamed[str(log.last_read)] = name
+        object.__setattr__(self, name, value)
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("_"):
+            object.__getattribute__(self, "_casebook_log").last_read = name
+        return object.__getattribute__(self, name)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.__dict__
+
+    def __repr__(self) -> str:
+        return "Namespace(...)"
+
+
+class CommandLine:
+    """The parse of one launch: typed options, destinations, the parser's refusal."""
+
+    def __init__(self) -> None:
+        self.parser: argparse.ArgumentParser | None = None
+        self.words: list[str] = []
+        self.typed: list[dict[str, Any]] = []
+        self.renamed: dict[str, str] = {}
+        self.last_read: str | None = None
+        self.refusal: str | None = None
+        self.namespace: dict[str, Any] = {}
+
+    def typed_by(self, dest: str, action: argparse.Action, option: str | None, value: Any) -> None:
+        self.typed.append(
+            {
+                "dest": dest,
+                "option": option,
+                "options": list(action.option_strings),
+                "value": encode(value),
+                "default": encode(action.default),
+            }
+        )
+
+    def nearest_flags(self) -> dict[str, list[str]]:
+        """For each flag the parser does not know: the flags it does know that look like it."""
+        if self.parser is None:
+            return {}
+        known = [option for option in self.parser._option_string_actions if option.startswith("--")]
+        unknown = [
+            word.partition("=")[0]
+            for word in self.words
+            if word.startswith("--") and len(word) > 2 and word.partition("=")[0] not in known
+        ]
+        return {
+            flag: difflib.get_close_matches(flag.replace("_", "-"), known, n=3, cutoff=0.6)
+            for flag in dict.fromkeys(unknown)
+        }
+
+    def as_record(self) -> dict[str, Any]:
+        flags: dict[str, list[str]] = {}
+        for action in self.parser._actions if self.parser else ():
+            flags.setdefault(action.dest, []).extend(action.option_strings)
+        return {
+            "words": self.words,
+            "typed": self.typed,
+            "renamed": self.renamed,
+            "refusal": self.refusal,
+            "nearest_flags": self.nearest_flags() if self.refusal else {},
+            "flags": flags,
+        }
+
+
+_current: CommandLine | None = None
+
+
+def watch(log: CommandLine | None) -> None:
+    """Make ``log`` the one that the next parse is written to."""
+    global _current
+    _current = log
+
+
+def hook_argparse() -> None:
+    """Give the largest parser of the process (SGLang's) a recording namespace, once per launch."""
+    parse_args, error = argparse.ArgumentParser.parse_args, argparse.ArgumentParser.error
+
+    def recorded_parse(self: Any, args: Any = None, namespace: Any = None) -> Any:
+        log = _current
+        if log is None or namespace is not None or not _is_server_parser(self):
+            return parse_args(self, args, namespace)
+        log.parser, log.words = self, [str(word) for word in args or ()]
+        log.typed.clear()
+        return parse_args(self, args, RecordingNamespace(log))
+
+    def recorded_error(self: Any, message: str) -> Any:
+        if _current is not None and _is_server_parser(self):
+            _current.parser, _current.refusal = self, message
+        return error(self, message)
+
+    # Asked once per option, to fold a help text that nobody reads: 4 ms of a launch.
+    shutil.get_terminal_size = lambda *_args, **_kwargs: os.terminal_size((100, 40))
+    argparse.ArgumentParser.parse_args = recorded_parse  # type: ignore[method-assign,assignment]
+    argparse.ArgumentParser.error = recorded_error  # type: ignore[method-assign,assignment]
+
+
+def _is_server_parser(parser: argparse.ArgumentParser) -> bool:
+    return "--model-path" in parser._option_string_actions

@@ -1,0 +1,116 @@
+"""Entry point of the child: set the stage, import SGLang, serve.
+
+The parent passes one socket; its first line is the boot record, our first line back says ``ready`` or
+``failed``. Standard output and error belong to whatever SGLang prints and are never the channel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import socket
+import sys
+import time
+import traceback
+from typing import Any
+
+from casebook_inside import forks
+
+
+def main(fd: int) -> None:
+    """Serve on the socket ``fd`` until it closes."""
+    channel = socket.socket(fileno=fd)
+    os.set_inheritable(fd, False)
+    boot = json.loads(forks.read_line(channel))
+    started = time.monotonic()
+    try:
+        reads = set_stage(boot)
+    except BaseException as error:
+        failure = {
+            "failed": f"{type(error).__name__}: {error}",
+            "traceback": traceback.format_exc(),
+        }
+        channel.sendall(json.dumps(failure).encode() + b"\n")
+        return
+
+    from casebook_inside import resolve
+
+    handlers: dict[str, forks.Handler] = {"resolve": resolve.run, "probe": probe}
+    server = forks.ForkServer(channel, handlers, resolve.rehearse)
+    import sglang
+
+    gc.collect()
+    gc.freeze()  # shared pages stay shared: the collector no longer touches them in a fork
+    server.reply(
+        {
+            "ready": True,
+            "version": sglang.__version__,
+            "package": os.path.dirname(os.path.abspath(sglang.__file__)),
+            "python": sys.version.split()[0],
+            "seconds": time.monotonic() - started,
+            "environment_read_at_import": reads,
+        }
+    )
+    server.serve()
+
+
+def set_stage(boot: dict[str, Any]) -> dict[str, str | None]:
+    """Paths, network, simulated GPU, stubs, SGLang, hooks; returns what the import read from the environment."""
+    from casebook_inside import environ, isolation, resolve
+
+    if boot["mode"] == "capsule":
+        from casebook_inside import gpu, stubs
+
+        isolation.set_paths(boot)
+        isolation.close_network()
+        import torch  # noqa: F401 - before the stubs, which torch must not meet
+
+        stubs.install(boot["stubs"], stubs.triton_target(boot["device"]))
+        gpu.install(boot["device"])
+    reads: dict[str, str | None] = {}
+
+    def listener(operation: str, name: str, old: Any, _new: Any) -> None:
+        if operation == "read":
+            reads.setdefault(name, old)
+
+    environ.listen(listener)
+    try:
+        resolve.prepare()
+        if boot["mode"] == "capsule":
+            isolation.shorten_config_logging()
+        for argv in boot.get("warmup", ()):
+            warm_up(argv)
+    finally:
+        environ.listen(None)
+    return reads
+
+
+def warm_up(argv: list[str]) -> None:
+    """Import here what resolving ``argv`` imports in a fork, so that later forks find it there.
+
+    SGLang imports much of itself inside functions; a fork that had to do so would take a second.
+    """
+    import importlib
+
+    from casebook_inside import resolve
+
+    answer = forks.run_once(resolve.run, {"argv": argv, "list_imports": True})
+    for name in answer.get("imported", ()):
+        # What cannot be imported on its own is left to the launch that needs it.
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+
+
+def probe(request: dict[str, Any]) -> dict[str, Any]:
+    """Which of ``request["modules"]`` can be imported here, and from where (for the isolation test)."""
+    import importlib
+
+    found: dict[str, str | None] = {}
+    for name in request["modules"]:
+        try:
+            found[name] = getattr(importlib.import_module(name), "__file__", None) or "built in"
+        except ImportError:
+            found[name] = None
+    return {"outcome": {"kind": "probed"}, "modules": found, "path": sys.path}

@@ -1,0 +1,140 @@
+"""Resolve one launch with SGLang's own code, and tell everything that was recorded on the way.
+
+The three phases are SGLang's: *parse* (``prepare_server_args``, which in older releases also
+resolves), *resolve* (``resolve_once``, where the release has it) and *check* (``check_server_args``,
+which the engine calls before it starts processes).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import random
+import sys
+import traceback
+from typing import Any
+
+from casebook_inside import cmdline, recorder
+from casebook_inside.encode import encode, record_field_names
+
+IMPORT_ROOT = "sglang.srt.server_args"
+
+
+def prepare() -> None:
+    """Import SGLang and install the hooks; once per process, before any launch."""
+    import sglang.srt.server_args as server_args
+
+    with contextlib.suppress(
+        ImportError
+    ):  # 0.5.15 on; the providers must be hooked before they run
+        importlib.import_module("sglang.srt.arg_groups.overrides")
+    recorder.hook_arguments(server_args.ServerArgs)
+    recorder.hook_providers()
+    recorder.hook_logging()
+    cmdline.hook_argparse()
+
+
+def rehearse() -> None:
+    """Touch the memory that every launch touches: build SGLang's parser, and drop it."""
+    import argparse
+
+    import sglang.srt.server_args as server_args
+
+    server_args.ServerArgs.add_cli_args(argparse.ArgumentParser())
+
+
+def run(request: dict[str, Any]) -> dict[str, Any]:
+    """Resolve ``request["argv"]`` (the words after the entry point) and return the raw record."""
+    import sglang
+    import sglang.srt.server_args as server_args
+
+    # Seeds and free ports are drawn at random; the same launch must give the same trail.
+    random.seed(0)
+    # Only a warm-up asks: going through all modules costs milliseconds of copied pages.
+    before = set(sys.modules) if request.get("list_imports") else set()
+    record = recorder.Recorder(os.path.dirname(os.path.abspath(sglang.__file__)))
+    line = cmdline.CommandLine()
+    cmdline.watch(line)
+    recorder.activate(record)
+    outcome: dict[str, Any] = {"kind": "resolved"}
+    args: Any = None
+    try:
+        args = server_args.prepare_server_args(list(request["argv"]))
+        if not record.fields:  # a msgspec struct is filled without __setattr__
+            record.fields = record_field_names(type(args))
+        if record.main is None:
+            record.main = args
+        for name in record.fields:
+            if name not in record.initial:
+                record.initial[name] = encode(_initial(args, name))
+                record.current.setdefault(name, record.initial[name])
+        if hasattr(args, "resolve_once"):
+            record.phase = "resolve"
+            args.resolve_once()
+        record.phase = "check"
+        if hasattr(args, "check_server_args"):
+            args.check_server_args()
+    except SystemExit as stop:
+        outcome = {"kind": "exit", "code": stop.code if isinstance(stop.code, int) else 1}
+        if stop.code is not None and not isinstance(stop.code, int):
+            outcome["message"] = str(stop.code)
+    except BaseException as error:  # whatever SGLang raises is the answer, not a fault of ours
+        outcome = {"kind": "raised", **describe(error, record)}
+    finally:
+        recorder.activate(None)
+        cmdline.watch(None)
+    owner = record.main if args is None else args
+    return {
+        "outcome": outcome,
+        "phase": record.phase,
+        "command_line": line.as_record(),
+        "fields": record.fields,
+        "initial": record.initial,
+        "final": _final(owner, record) if owner is not None else {},
+        "fallbacks": _fallbacks(owner, record) if owner is not None else [],
+        "events": record.events,
+        "imported": [name for name in list(sys.modules) if name not in before] if before else [],
+    }
+
+
+def describe(error: BaseException, record: recorder.Recorder) -> dict[str, Any]:
+    """Type, message and SGLang's frames (outermost first) of an exception and of its causes."""
+    frames = [
+        [relative, frame.lineno, frame.name]
+        for frame in traceback.extract_tb(error.__traceback__)
+        if (relative := record.relative(frame.filename)) is not None
+    ]
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return {
+        "type": type(error).__name__,
+        "message": str(error)[:8000],
+        "frames": frames,
+        "cause": describe(cause, record) if cause is not None else None,
+    }
+
+
+def _initial(args: Any, name: str) -> Any:
+    raw = getattr(args, "_raw_input", None)
+    return raw[name] if raw is not None and name in raw else getattr(args, name, None)
+
+
+def _fallbacks(args: Any, record: recorder.Recorder) -> list[str]:
+    """Fields that nobody decided: the release's reader puts a declared fallback for an unset one."""
+    if not hasattr(args, "_raw_input"):
+        return []
+    declared = {e["field"] for e in record.events if e["kind"] == "declare"}
+    return [name for name in record.fields if name not in declared]
+
+
+def _final(args: Any, record: recorder.Recorder) -> dict[str, Any]:
+    """The value in effect per field, by the release's own reader where it has one."""
+    overrides = sys.modules.get("sglang.srt.arg_groups.overrides")
+    reader = getattr(overrides, "resolution_result", None)
+    if reader is None or not hasattr(args, "_raw_input"):
+        values = {name: encode(getattr(args, name, None)) for name in record.fields}
+        # Until the stash is materialised, a declaration outranks the attribute.
+        if not getattr(args, "_declarations_materialized", True):
+            values.update({k: v for k, v in record.current.items() if k in values})
+        return values
+    return {name: encode(reader(args, name)) for name in record.fields}
