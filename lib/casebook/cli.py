@@ -77,7 +77,7 @@ def explain(
             "`casebook explain -- python -m sglang.launch_server --model-path ...`"
         )
     trail = trace(
-        list(command) if len(command) > 1 else command[0],
+        _words(command),
         release=release,
         gpu=gpu,
         gpus=gpus,
@@ -88,8 +88,7 @@ def explain(
     if as_json:
         click.echo(json.dumps(trail.as_record(), indent=1))
     else:
-        # A file or a pipe has no width; a table of file names and values wants some.
-        console = Console(width=None if sys.stdout.isatty() else 140)
+        console = _console()
         _print_outcome(console, trail)
         if stories:
             for story in stories:
@@ -145,11 +144,113 @@ def _mapping(text: str) -> dict[str, Any]:
 
 
 @cli.command()
-def releases() -> None:
+@click.option("--check", is_flag=True, help="Resolve models on GPU profiles in each release.")
+@click.option("--only", multiple=True, metavar="RELEASE", help="Check these releases alone.")
+def releases(check: bool, only: tuple[str, ...]) -> None:
     """List the SGLang releases that casebook knows."""
     from casebook.catalog.releases import releases_table
 
-    _print_frame(releases_table)
+    if not check:
+        _print_frame(releases_table)
+        return
+    from casebook.resolution.matrix import check_releases, reasons
+
+    found = check_releases(only or None)
+    click.echo(found.to_string())
+    for line in reasons(found):
+        click.echo(line)
+
+
+@cli.command("who-writes")
+@click.argument("field")
+@click.option("--release", default="0.5.11", show_default=True)
+@click.option("--reads", is_flag=True, help="List who reads it instead.")
+def who_writes(field: str, release: str, reads: bool) -> None:
+    """List each place in a release that writes a server argument, found in its syntax trees."""
+    from casebook import capsule as capsules
+    from casebook.resolution import index
+
+    ask = index.who_reads if reads else index.who_writes
+    found = ask(capsules.ensure(release), field.lstrip("-").replace("-", "_"))
+    if found.empty:
+        click.echo(f"Nothing in SGLang {release} {'reads' if reads else 'writes'} {field}.")
+        return
+    table = Table(header_style="bold")
+    for column in ("where", "function", "style", "if", "source line"):
+        table.add_column(column, overflow="fold")
+    for row in found.to_dict("records"):
+        later = " (after resolution)" if row["after resolution"] else ""
+        where = f"{row['file']}:{row['line']}{later}"
+        cells = (where, row["function"], row["style"], row["condition"], row["text"])
+        table.add_row(*map(escape, cells))
+    _console().print(table)
+
+
+@cli.command()
+@click.option("--releases", "names", help="Releases, by comma (default: all).")
+@click.option("--gpu", default="B200", show_default=True)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+def compare(names: str | None, gpu: str, command: tuple[str, ...]) -> None:
+    """Resolve one launch on many releases and print the arguments that end otherwise."""
+    from casebook.resolution import compare as comparing
+
+    chosen = [name.strip() for name in names.split(",")] if names else None
+    trails = comparing.over_releases(_words(command), chosen, gpu=gpu)
+    table = Table(header_style="bold")
+    for column in ("argument", *trails):
+        table.add_column(column, overflow="fold")
+    table.add_row("(the launch)", *(str(t.outcome.kind) for t in trails.values()))
+    for name, row in comparing.final_values(trails).iterrows():
+        table.add_row(escape(str(name)), *(escape(str(value)) for value in row))
+    _console().print(table)
+
+
+@cli.command()
+@click.option("--good", required=True, help="A release in which it does not hold.")
+@click.option("--bad", required=True, help="A later release in which it holds.")
+@click.option("--raises", "message", help="... that SGLang raises an error beginning so.")
+@click.option("--ends-as", nargs=2, metavar="ARG VALUE", help="... that ARG ends as VALUE.")
+@click.option("--verdict", nargs=2, metavar="ARG VERDICT", help="... that ARG gets VERDICT.")
+@click.option("--gpu", default="B200", show_default=True)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+def bisect(
+    good: str,
+    bad: str,
+    message: str | None,
+    ends_as: tuple[str, str] | None,
+    verdict: tuple[str, str] | None,
+    gpu: str,
+    command: tuple[str, ...],
+) -> None:
+    """Find the first release in which something holds for a launch, and the functions that changed."""
+    from casebook.resolution import compare as comparing
+
+    given = [message, ends_as, verdict]
+    if sum(bool(g) for g in given) != 1:
+        raise click.UsageError("say what to look for: one of --raises, --ends-as, --verdict")
+    if message:
+        predicate = comparing.raises(message)
+    elif ends_as:
+        predicate = comparing.ends_as(ends_as[0], _value(ends_as[1]))
+    else:
+        assert verdict is not None
+        predicate = comparing.has_verdict(*verdict)
+    found = comparing.bisect(_words(command), predicate, good=good, bad=bad, gpu=gpu)
+    click.echo(str(found))
+    for diff in found.diffs:
+        click.echo(f"\n{diff.diff}")
+
+
+def _words(command: tuple[str, ...]) -> str | list[str]:
+    """The launch behind ``--``: its words, or one quoted command line."""
+    return list(command) if len(command) > 1 else command[0]
+
+
+def _value(text: str) -> Any:
+    """A value as the command line gives it: a number, true, false, none, or text."""
+    import yaml
+
+    return None if text.lower() == "none" else yaml.safe_load(text)
 
 
 @cli.command()
@@ -171,6 +272,11 @@ def models() -> None:
 def _print_frame(make: Callable[[], pd.DataFrame]) -> None:
     with pd.option_context("display.width", None, "display.max_colwidth", 60):
         click.echo(make().to_string(index=False))
+
+
+def _console() -> Console:
+    # A file or a pipe has no width; a table of file names and values wants some.
+    return Console(width=None if sys.stdout.isatty() else 140)
 
 
 def _print_outcome(console: Console, trail: Any) -> None:

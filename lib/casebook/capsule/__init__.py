@@ -4,8 +4,9 @@
 of a Python that already has SGLang.
 """
 
+from casebook.capsule.live import live
 from casebook.capsule.model import Capsule
-from casebook.capsule.store import ensure, installed, remove
+from casebook.capsule.store import ensure, installed, prune, remove
 from casebook.capsule.verify import verify
 
-__all__ = ["Capsule", "ensure", "installed", "remove", "verify"]
+__all__ = ["Capsule", "ensure", "installed", "live", "prune", "remove", "verify"]

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from casebook.capsule.host import Host, check, sglang_platform
+from casebook.capsule.host import Host, sglang_platform
 from casebook.capsule.lockfile import Lock
 from casebook.capsule.model import MANIFEST, SITE, Capsule, child_python
 from casebook.capsule.progress import Progress
@@ -45,7 +45,6 @@ def plan(release: Release, lock: Lock, host: Host) -> tuple[Step, ...]:
 
 def build(release: Release, lock: Lock, host: Host, folder: Path, progress: Progress) -> Capsule:
     """Install, verify and describe a capsule in the empty ``folder``."""
-    check(release, host)
     site = folder / SITE
     site.mkdir()
     capsule = Capsule(release.version, site, child_python(), lock.sha256)

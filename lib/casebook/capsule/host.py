@@ -15,12 +15,14 @@ import platform
 import sys
 from dataclasses import dataclass
 
+from casebook.capsule.lockfile import PYTHONS
 from casebook.catalog.releases import Release
 from casebook.errors import CapsuleError
 
 FOREIGN_PLATFORM = "x86_64-manylinux_2_34"
 """uv's name for the platform whose SGLang wheel is taken where there is none for the machine."""
 
+_LOCKED = " to ".join(f"{major}.{minor}" for major, minor in (PYTHONS[0], PYTHONS[-1]))
 _SERVED = frozenset({("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64")})
 
 
@@ -65,13 +67,18 @@ def check(release: Release, host: Host) -> None:
     if host.implementation != "cpython":
         raise CapsuleError(
             f"Capsules need CPython, and this is {host.implementation} {name}; run the lab with "
-            "CPython 3.11 to 3.13."
+            f"CPython {_LOCKED}."
         )
     if not release.supports(host.python):
         wheels = f" and has wheels for {', '.join(release.pythons)}" if release.pythons else ""
         raise CapsuleError(
             f"SGLang {release.version} cannot be installed for Python {name}: it wants "
             f"{release.requires_python}{wheels}; run the lab with one of these, such as 3.11."
+        )
+    if host.python not in PYTHONS:
+        raise CapsuleError(
+            f"The locks of data/capsules/ are for CPython {_LOCKED}, and this is {name}; run the "
+            "lab with one of these."
         )
 
 

@@ -23,13 +23,10 @@ from packaging.markers import Marker
 from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from casebook.capsule.lockfile import Entry, lock_path, read_lock
+from casebook.capsule.lockfile import PYTHONS, Entry, lock_path, read_lock
 from casebook.capsule.uvtool import run_uv
 from casebook.catalog.releases import Release, load_dropped, load_releases, release
 from casebook.errors import CapsuleError, CasebookError
-
-PYTHONS = ((3, 11), (3, 12), (3, 13))
-"""CPython versions a lock serves; the first is the one it is resolved for."""
 
 _FLOOR = f"python_full_version >= '{PYTHONS[0][0]}.{PYTHONS[0][1]}'"
 _SYSTEMS = (

@@ -7,14 +7,21 @@ be run with ``python -m``.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.markers import Marker
+from packaging.markers import InvalidMarker, Marker
 
 from casebook.errors import CapsuleError
 from casebook.paths import data_dir
+
+PYTHONS = ((3, 11), (3, 12), (3, 13))
+"""CPython versions a lock serves; the first is the one it is resolved for."""
+
+_PINNED = re.compile(r"([a-z0-9]+(?:-[a-z0-9]+)*)==([A-Za-z0-9.!+_-]+)")
+_HASH = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,11 @@ def read_lock(version: str) -> Lock:
             f"SGLang {version} has no lock at {path}; write it with "
             f"`python -m casebook.capsule.lock {version}`."
         ) from error
-    entries = tuple(_parse(text, path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise CapsuleError(
+            f"The lock {path} cannot be read: {error}; restore it from the checkout."
+        ) from error
+    entries = tuple(parse_lock(text, path))
     if not any(e.name == "sglang" and e.version == version for e in entries):
         raise CapsuleError(
             f"{path} does not lock sglang=={version}; write it again with "
@@ -75,18 +86,30 @@ def read_lock(version: str) -> Lock:
     return Lock(path, hashlib.sha256(text.encode()).hexdigest(), entries)
 
 
-def _parse(text: str, path: Path) -> Iterator[Entry]:
+def parse_lock(text: str, path: Path) -> Iterator[Entry]:
+    """The entries of a lock's ``text``; ``path`` is for messages."""
     logical = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
     for line in logical.replace("\\\n", " ").splitlines():
         if not line.strip():
             continue
-        head, *hashes = line.split("--hash=sha256:")
+        head, *hashes = (part.strip() for part in line.split("--hash=sha256:"))
         requirement, _, marker = head.partition(";")
-        name, equals, version = requirement.strip().partition("==")
-        if not equals or not hashes:
+        pinned = _PINNED.fullmatch(requirement.strip())
+        if not pinned or not hashes or not all(map(_HASH.fullmatch, hashes)) or not _fits(marker):
             raise CapsuleError(
                 f"{path} holds a line that is not a pinned requirement with hashes "
                 f"({line.strip()[:60]!r}); write it again with "
                 f"`python -m casebook.capsule.lock {path.stem}`."
             )
-        yield Entry(name, version, marker.strip(), tuple(h.strip() for h in hashes))
+        yield Entry(pinned[1], pinned[2], marker.strip(), tuple(hashes))
+
+
+def _fits(marker: str) -> bool:
+    """Whether ``marker`` is empty or an environment marker."""
+    if not marker.strip():
+        return True
+    try:
+        Marker(marker)
+    except InvalidMarker:
+        return False
+    return True

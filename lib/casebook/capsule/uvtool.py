@@ -45,11 +45,15 @@ _NOT_PASSED_ON = frozenset(
         "UV_NO_BUILD",
         "UV_NO_BUILD_ISOLATION",
         "UV_REQUIRE_HASHES",
+        "UV_NO_VERIFY_HASHES",
+        "UV_FORK_STRATEGY",
         "UV_COMPILE_BYTECODE",
         "UV_LINK_MODE",
         "UV_PYTHON",
         "UV_TARGET",
+        "UV_WORKING_DIR",
         "UV_WORKING_DIRECTORY",
+        "UV_PROJECT",
         "VIRTUAL_ENV",
     ]
 )
@@ -82,17 +86,24 @@ def run_uv(
     env = {k: v for k, v in os.environ.items() if k not in _NOT_PASSED_ON}
     command = [str(find_uv()), "--no-progress", "--color", "never", *args]
     tail: deque[str] = deque(maxlen=40)
-    with subprocess.Popen(
-        command,
-        cwd=cwd,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-    ) as process:
+    try:
+        started = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+    except OSError as error:
+        raise CapsuleError(
+            f"uv could not be started while {what} ({error}); install it again with "
+            "`pip install --force-reinstall uv`."
+        ) from error
+    with started as process:
         assert process.stdout is not None
         try:
             for line in process.stdout:
@@ -125,11 +136,16 @@ def explain(lines: Sequence[str], returncode: int, what: str) -> CapsuleError:
         )
     # Asked before "absent", as uv reports an index that is switched off as "no solution" too.
     if _UNREACHABLE.search(text):
+        certificate = (
+            " Its certificate is not trusted: set SSL_CERT_FILE to your network's own certificates."
+            if "certificate" in text.casefold()
+            else ""
+        )
         return IndexUnreachableError(
             f"The package index did not answer while {what}; check the network, or set "
             "UV_DEFAULT_INDEX to a mirror you can reach, or copy a capsule cache from another "
             "machine (CASEBOOK_CACHE), or use a Python that already has SGLang "
-            f"(casebook.capsule.live). uv said: {last}"
+            f"(casebook.capsule.live).{certificate} uv said: {last}"
         )
     if _ABSENT.search(text):
         return CapsuleError(

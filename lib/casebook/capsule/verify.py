@@ -25,11 +25,16 @@ RECIPE = 1
 
 @dataclass(frozen=True)
 class Recorded:
-    """One line of a RECORD: path relative to the site folder, size in bytes, sha256 digest."""
+    """One line of a RECORD: path relative to the site folder, size in bytes, sha256 in base64."""
 
     path: str
     size: int
-    digest: bytes
+    encoded: str
+
+    @property
+    def digest(self) -> bytes:
+        """The sha256 digest itself."""
+        return base64.urlsafe_b64decode(self.encoded + "=" * (-len(self.encoded) % 4))
 
 
 def record_path(capsule: Capsule) -> Path:
@@ -43,35 +48,41 @@ def read_record(path: Path) -> Iterator[Recorded]:
         for name, mark, size in csv.reader(lines):
             algorithm, _, encoded = mark.partition("=")
             if algorithm == "sha256":
-                digest = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
-                yield Recorded(name, int(size), digest)
+                yield Recorded(name, int(size), encoded)
 
 
 def distributions(site: Path) -> dict[str, str]:
     """Installed distributions and their versions, by the names of their dist-info folders."""
-    stems = sorted(path.name.removesuffix(".dist-info") for path in site.glob("*.dist-info"))
+    with os.scandir(site) as entries:
+        names = sorted(entry.name for entry in entries if entry.name.endswith(".dist-info"))
+    stems = [name.removesuffix(".dist-info") for name in names]
     return {name: version for name, _, version in (stem.partition("-") for stem in stems)}
 
 
 def python_sizes(folder: Path) -> dict[str, int]:
     """The size in bytes of each ``.py`` file under ``folder``, by path relative to its parent."""
+    # Plain strings: this runs at every use of a capsule, over some two thousand files.
     sizes: dict[str, int] = {}
-    pending = [folder]
+    start = len(str(folder.parent)) + 1
+    pending = [str(folder)]
     while pending:
-        current = pending.pop()
-        with os.scandir(current) as entries:
+        with os.scandir(pending.pop()) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    pending.append(Path(entry.path))
+                    pending.append(entry.path)
                 elif entry.name.endswith(".py"):
-                    name = Path(entry.path).relative_to(folder.parent).as_posix()
-                    sizes[name] = entry.stat().st_size
+                    sizes[entry.path[start:].replace(os.sep, "/")] = entry.stat().st_size
     return sizes
 
 
 def manifest_for(capsule: Capsule) -> dict[str, Any]:
     """The manifest of a capsule just installed."""
     sizes = python_sizes(capsule.sglang)
+    every = [
+        (Path(root) / name).lstat().st_size
+        for root, _, names in os.walk(capsule.site)
+        for name in names
+    ]
     return {
         "recipe": RECIPE,
         "release": capsule.release,
@@ -79,6 +90,8 @@ def manifest_for(capsule: Capsule) -> dict[str, Any]:
         "python_files": len(sizes),
         "python_bytes": sum(sizes.values()),
         "record_sha256": hashlib.sha256(record_path(capsule).read_bytes()).hexdigest(),
+        "files": len(every),
+        "bytes": sum(every),
         "distributions": distributions(capsule.site),
     }
 

@@ -6,6 +6,7 @@ malformed file is reported as one sentence naming the file and the entry.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import tomllib
 from collections.abc import Mapping
@@ -95,7 +96,8 @@ def _read(path: Path, table: str) -> dict[str, Any]:
     if document.get("schema") != 1:
         raise DataError(f"{path} must say `schema = 1`, not {document.get('schema')!r}.")
     entries = document.get(table)
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+    rows = entries if isinstance(entries, list) else []
+    if not rows or not all(isinstance(entry, dict) for entry in rows):
         raise DataError(f"{path} must hold [[{table}]] blocks; add at least one.")
     return document
 
@@ -141,10 +143,8 @@ def release(version: str) -> Release:
     """The release called ``version`` (a leading ``v`` is ignored)."""
     known = load_releases()
     wanted = version.strip()
-    try:
+    with contextlib.suppress(InvalidVersion):
         wanted = str(Version(wanted))
-    except InvalidVersion:
-        pass
     if wanted not in known:
         raise UnknownReleaseError("SGLang release", version, known, ADD_HINT)
     return known[wanted]

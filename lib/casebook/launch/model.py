@@ -10,15 +10,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from casebook.errors import LaunchError
+from casebook.launch import command
 from casebook.launch.secrets import Redactor
 
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=", re.ASCII)
-_PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
-# Words that start another program and leave its arguments alone.
-_WRAPPERS = frozenset({"env", "exec", "nohup", "time", "setsid", "command"})
-_SERVER_MODULES = frozenset({"sglang.launch_server", "sglang.srt.launch_server"})
+# A shell takes both characters away, so that what they part becomes one word.
+_CONTINUATION = re.compile(r"(?<!\\)((?:\\\\)*)\\\r?\n")
 _HINT = "give something like `python -m sglang.launch_server --model-path Qwen/Qwen3.6-27B`"
 
 
@@ -44,7 +43,7 @@ class Launch:
         Raises LaunchError for text that is no command line, or not one of SGLang's.
         """
         try:
-            words = shlex.split(text.replace("\\\n", " "))
+            words = shlex.split(_CONTINUATION.sub(r"\1", text))
         except ValueError as error:
             raise LaunchError(
                 f"The command line cannot be split into words ({error}); check its quotes."
@@ -58,23 +57,30 @@ class Launch:
         Bare arguments (the first word is an option) are taken as those of ``launch_server``.
         Raises LaunchError if the words do not start an SGLang server.
         """
-        rest = list(words)
-        env: dict[str, str] = {}
-        while rest and (_ASSIGNMENT.match(rest[0]) or rest[0] in _WRAPPERS):
-            word = rest.pop(0)
-            if word not in _WRAPPERS:
-                name, _, value = word.partition("=")
-                env[name] = value
+        if any("\0" in word for word in words):
+            raise LaunchError(f"A word of the launch holds a NUL character; {_HINT}.")
+        env, rest = command.without_wrappers(words)
         if not rest:
             raise LaunchError(f"The launch is empty; {_HINT}.")
         if rest[0].startswith("--"):
-            return cls(tuple(rest), MappingProxyType(env))
-        entry = _entry_length(rest)
+            return cls(tuple(rest), env)
+        entry = command.entry_length(rest)
         if entry == 0:
             raise LaunchError(
-                f"{_shown(rest)!r} does not start an SGLang server; {_HINT} or `sglang serve ...`."
+                f"{command.beginning(rest)!r} does not start an SGLang server; {_HINT} "
+                "or `sglang serve ...`."
             )
-        return cls(tuple(rest[entry:]), MappingProxyType(env), shlex.join(rest[:entry]))
+        return cls(tuple(rest[entry:]), env, shlex.join(rest[:entry]))
+
+    def __post_init__(self) -> None:
+        # A copy: what a caller does to its dictionary later is not this launch's.
+        object.__setattr__(self, "env", MappingProxyType(dict(self.env)))
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a mapping proxy does not go to another process
+        return (Launch, (self.argv, dict(self.env), self.entry))
+
+    def __hash__(self) -> int:
+        return hash((self.argv, frozenset(self.env.items()), self.entry))
 
     def words(self) -> list[str]:
         """The whole command, entry point included (secrets and all: not for printing)."""
@@ -137,27 +143,3 @@ class Launch:
 
     def __repr__(self) -> str:
         return f"Launch({str(self)!r})"
-
-
-def _entry_length(words: list[str]) -> int:
-    """How many words the entry point takes; 0 if this is no SGLang server."""
-    if words[0].rpartition("/")[2] == "sglang":
-        return 2 if words[1:2] == ["serve"] else 0
-    if not _PYTHON.fullmatch(words[0]):
-        return 0
-    position = 1
-    while position < len(words) and words[position].startswith("-") and words[position] != "-m":
-        position += 2 if words[position] in ("-X", "-W") else 1
-    target = words[position : position + 3]
-    if target[:1] == ["-m"] and target[1:2] and target[1] in _SERVER_MODULES:
-        return position + 2
-    if target[:1] == ["-m"] and target[1:] in (["sglang", "serve"], ["sglang.cli.main", "serve"]):
-        return position + 3
-    if target and target[0].endswith("sglang/launch_server.py"):
-        return position + 1
-    return 0
-
-
-def _shown(words: list[str]) -> str:
-    """The first words of a command: enough to recognise it, too few to hold a secret."""
-    return " ".join(words[:3]) + (" ..." if len(words) > 3 else "")

@@ -70,7 +70,8 @@ def changes(events: list[dict[str, Any]], reader: Reader) -> dict[str, list[Chan
             continue
         field, old, new = event["field"], event["old"], event["new"]
         stack = event["stack"]
-        author = _Raw(position, event, _deciding(stack, event.get("decided")))
+        decided = _at_key(event.get("decided"), field, reader)
+        author = _Raw(position, event, _deciding(stack, decided))
         if event["kind"] == "declare":
             declared[field, repr(new)] = author
         elif stack and stack[0][2] == "materialize_declarations":
@@ -95,6 +96,15 @@ def changes(events: list[dict[str, Any]], reader: Reader) -> dict[str, list[Chan
 def _same(one: Any, other: Any) -> bool:
     """Equal in value and in type: ``1`` is not ``True``, and ``8`` is not ``8.0``."""
     return type(one) is type(other) and bool(one == other)
+
+
+def _at_key(decided: list[list[Any]] | None, field: str, reader: Reader) -> list[list[Any]] | None:
+    """A provider's frames, its ``return {...}`` narrowed to the line of the field's own entry."""
+    if not decided:
+        return decided
+    file, line, *rest = decided[0]
+    source = reader.source(file)
+    return [[file, source.declared_at(line, field) if source else line, *rest], *decided[1:]]
 
 
 def _deciding(stack: list[list[Any]], decided: list[list[Any]] | None) -> list[list[Any]]:
@@ -225,6 +235,8 @@ class Typed:
     origin: str
     parsed: Any
     times: int
+    advice: str = ""
+    """What to write instead, if the spelling is on its way out."""
 
 
 def typed_arguments(line: dict[str, Any], launch: Launch) -> dict[str, Typed]:
@@ -243,8 +255,16 @@ def typed_arguments(line: dict[str, Any], launch: Launch) -> dict[str, Typed]:
             origin="command line" if from_command else "config file",
             parsed=entry["value"],
             times=earlier.times + 1 if earlier else 1,
+            advice=_advice(entry),
         )
     return found
+
+
+def _advice(entry: dict[str, Any]) -> str:
+    if not entry.get("deprecated"):
+        return ""
+    instead = f"; write {entry['new_flag']}" if entry.get("new_flag") else ""
+    return f"{entry['option']} is deprecated in this release{instead}."
 
 
 def words_of(words: Any, options: list[str]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 
 from casebook.resolution.model import Argument, Verdict, short
 from casebook.resolution.trail import Trail
@@ -115,3 +115,66 @@ def _title(trails: Mapping[str, Trail], fields: Sequence[str]) -> str:
     changed = sum(len(t[f].changes) for t in trails.values() for f in fields if f in t)
     release = next(iter(trails.values())).release
     return f"SGLang {release} changes these arguments {changed} times"
+
+
+_VERDICT_COLOURS = {
+    Verdict.REJECTED: "#D55E00",
+    Verdict.OVERRIDDEN_SILENTLY: "#CC79A7",
+    Verdict.OVERRIDDEN: "#E69F00",
+    Verdict.LOST: "#F0E442",
+    Verdict.HONOURED: "#0072B2",
+    Verdict.DERIVED: "#56B4E9",
+    Verdict.DEFAULTED: "#DDDDDD",
+}
+_NONE = "#FFFFFF"
+
+
+def heat_map(
+    trails: Mapping[str, Trail], fields: Sequence[str], title: str, across: str = "SGLang release"
+) -> Figure:
+    """Argument by trail: the final value in each cell, its verdict as the cell's colour.
+
+    A cell is empty where the trail has no such argument; the top row tells how the launch ends.
+    """
+    columns = list(trails)
+    figure, axes = plt.subplots(figsize=(2.6 + 0.82 * len(columns), 1.6 + 0.42 * (len(fields) + 1)))
+    for x, trail in enumerate(trails.values()):
+        ends = str(trail.outcome.kind)
+        colour = "#009E73" if trail.outcome.starts else "#D55E00"
+        _cell(axes, x, 0, ends, colour)
+        for y, field in enumerate(fields, 1):
+            argument = trail.get(field)
+            if argument is None:
+                _cell(axes, x, y, "", _NONE)
+            else:
+                _cell(axes, x, y, short(argument.final, 13), _VERDICT_COLOURS[argument.verdict])
+    axes.set_xlim(-0.5, len(columns) - 0.5)
+    axes.set_ylim(len(fields) + 0.5, -0.5)
+    axes.set_xticks(range(len(columns)), columns, rotation=60, ha="right", size=8)
+    axes.set_yticks(range(len(fields) + 1), ["the launch", *fields], size=8)
+    axes.set_xlabel(across)
+    axes.tick_params(length=0)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    seen = {a.verdict for t in trails.values() for f in fields if (a := t.get(f))}
+    axes.legend(
+        handles=[
+            Patch(color=colour, label=str(v)) for v, colour in _VERDICT_COLOURS.items() if v in seen
+        ],
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.0),
+        frameon=False,
+        fontsize=8,
+        title="verdict",
+        title_fontsize=8,
+    )
+    axes.set_title(title, loc="left", size=12, weight="bold")
+    figure.tight_layout()
+    plt.close(figure)
+    return figure
+
+
+def _cell(axes: Axes, x: int, y: int, text: str, colour: str) -> None:
+    axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, facecolor=colour, edgecolor="none"))
+    light = colour in ("#DDDDDD", "#F0E442", "#56B4E9", "#E69F00", _NONE)
+    axes.text(x, y, text, ha="center", va="center", size=6, color=_INK if light else _EDGE)

@@ -17,7 +17,7 @@ from casebook.capsule import Capsule
 from casebook.catalog.hub import hub_for_catalog
 from casebook.sandbox import Worker
 
-MAX_WORKERS = 6  # each holds some hundred MiB
+MAX_WORKERS = 8  # each holds about 500 MB
 _lock = threading.Lock()
 _workers: dict[str, Worker] = {}
 

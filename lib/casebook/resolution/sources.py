@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from casebook.errors import DataError
@@ -36,6 +36,23 @@ class Source:
             if first <= number <= last:
                 name = qualified
         return name
+
+    def declared_at(self, line: int, field: str) -> int:
+        """The line of ``field`` in the dictionary that a ``return`` at ``line`` gives, else ``line``."""
+        for node in self.returns.get(line, ()):
+            for key in node.keys:
+                if isinstance(key, ast.Constant) and key.value == field:
+                    return key.lineno
+        return line
+
+    @cached_property
+    def returns(self) -> dict[int, list[ast.Dict]]:
+        """First line of each ``return {...}`` -> its dictionaries."""
+        found: dict[int, list[ast.Dict]] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Return) and isinstance(node.value, ast.Dict):
+                found.setdefault(node.lineno, []).append(node.value)
+        return found
 
     def shared_branch(self, one: int, other: int) -> int:
         """How deep a suite two lines share, if one line's suites enclose the other; else 0.

@@ -6,12 +6,13 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from casebook import capsule as capsules
 from casebook.capsule import Capsule
+from casebook.catalog.flags import advice
 from casebook.catalog.gpus import GpuProfile
 from casebook.catalog.gpus import gpu as find_gpu
 from casebook.catalog.hub import materialise_checkpoint
@@ -23,7 +24,7 @@ from casebook.paths import cache_dir
 from casebook.resolution import interpret, pool
 from casebook.resolution.model import Change, EnvAccess
 from casebook.resolution.trail import Trail
-from casebook.resolution.verdicts import judge, outcome_of
+from casebook.resolution.verdicts import ignored_config, judge, outcome_of
 from casebook.sandbox import Limits
 from casebook.sandbox.boot import is_reserved
 
@@ -76,7 +77,9 @@ def trace(
         launch,
         worker.package,
         release=held.release,
-        gpu=f"{worker.ready.get('device') or profile.device_name} × {device['count']}",
+        gpu="the GPUs of that installation"
+        if held.live
+        else f"{profile.device_name} × {device['count']}",
         model=stage.model,
         notes=tuple(notes),
         intended=meant,
@@ -206,7 +209,7 @@ def build_trail(
     failure = (
         interpret.failure_of(raw["outcome"], reader) if raw["outcome"]["kind"] == "raised" else None
     )
-    outcome = outcome_of(raw["outcome"], line, failure)
+    outcome = outcome_of(raw["outcome"], line, failure, partial(advice, release=release))
     safe = Launch(tuple(Redactor.of(launch).words(launch.argv)), launch.env, launch.entry)
     typed = interpret.typed_arguments(line, safe)
     by_field = interpret.changes(events, reader)
@@ -230,6 +233,8 @@ def build_trail(
                 intended=meant[-1] if meant else None,
             )
         )
+    if "config" in typed and "config" not in raw.get("fields", ()):
+        arguments.append(ignored_config(typed["config"]))
     return Trail(
         launch=launch,
         release=release,

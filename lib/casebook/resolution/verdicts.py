@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from casebook.resolution.interpret import Typed
@@ -36,6 +36,8 @@ def judge(
     verdict, note = _verdict(field, flags, typed, parsed, changes, final, outcome, intended)
     if typed is not None and typed.times > 1:
         note += f" It was given {typed.times} times; the last one counts."
+    if typed is not None and typed.advice:
+        note += f" {typed.advice}"
     return Argument(
         field=field,
         flag=flags[0] if flags else "",
@@ -77,6 +79,26 @@ def _verdict(
     return Verdict.OVERRIDDEN, f"You gave {short(parsed)}; {by}"
 
 
+def ignored_config(typed: Typed) -> Argument:
+    """The ``--config`` that SGLang's parser takes and nobody reads.
+
+    The file is merged only where ``--config`` stands as a word of its own; then the merger takes the
+    words away before they are parsed. What argparse still sees has not been merged.
+    """
+    return Argument(
+        field="config",
+        flag="--config",
+        typed=typed.words,
+        origin=typed.origin,
+        parsed=typed.parsed,
+        changes=(),
+        final=None,
+        verdict=Verdict.LOST,
+        note=f"`{typed.words}` is accepted and ignored: nothing of the file is used. SGLang looks for "
+        "the word `--config` alone; write `--config FILE`, in two words.",
+    )
+
+
 def blames(failure: Failure, field: str, flags: Sequence[str]) -> bool:
     """Whether an error's message names an argument, by flag or by field name."""
     text = failure.message
@@ -112,8 +134,16 @@ def _last_rule(changes: Sequence[Change]) -> str:
     return f"{steps} at {last.where}."
 
 
-def outcome_of(raw: Mapping[str, Any], line: Mapping[str, Any], failure: Failure | None) -> Outcome:
-    """The outcome in one kind and one sentence, from the child's raw record."""
+def outcome_of(
+    raw: Mapping[str, Any],
+    line: Mapping[str, Any],
+    failure: Failure | None,
+    advise: Callable[[str], str | None] = lambda _flag: None,
+) -> Outcome:
+    """The outcome in one kind and one sentence, from the child's raw record.
+
+    ``advise`` tells what to write for a flag that this release does not have, where that is known.
+    """
     kind = raw["kind"]
     if kind == "resolved":
         return Outcome(OutcomeKind.STARTS, "Every argument resolves; SGLang would start.")
@@ -127,7 +157,7 @@ def outcome_of(raw: Mapping[str, Any], line: Mapping[str, Any], failure: Failure
         )
     if kind == "exit" and line.get("refusal"):
         near = tuple((k, tuple(v)) for k, v in line.get("nearest_flags", {}).items())
-        return Outcome(OutcomeKind.REFUSED, _refusal(line["refusal"], near), None, near)
+        return Outcome(OutcomeKind.REFUSED, _refusal(line["refusal"], near, advise), None, near)
     if kind == "exit":
         return Outcome(OutcomeKind.EXITED, f"SGLang ended itself with exit code {raw['code']}.")
     if kind == "timeout":
@@ -151,12 +181,18 @@ def _advice(message: str) -> str:
     return ""
 
 
-def _refusal(message: str, near: tuple[tuple[str, tuple[str, ...]], ...]) -> str:
+def _refusal(
+    message: str,
+    near: tuple[tuple[str, tuple[str, ...]], ...],
+    advise: Callable[[str], str | None],
+) -> str:
     text = f"argparse refuses the words: {message}."
     for flag, options in near:
-        text += (
-            f" This release has no {flag}; nearest: {', '.join(options)}."
-            if options
-            else f" This release has no {flag}, nor one like it."
-        )
+        known = advise(flag)
+        if known is not None:
+            text += f" {known}"
+        elif options:
+            text += f" This release has no {flag}; nearest: {', '.join(options)}."
+        else:
+            text += f" This release has no {flag}, nor one like it."
     return text

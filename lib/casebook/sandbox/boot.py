@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -32,6 +33,8 @@ RESERVED = frozenset(
         *("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "XDG_CACHE_HOME"),
         *("HF_MODULES_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"),
         *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
+        # These make libraries load or write files of the launch's choice.
+        *("GCONV_PATH", "GLIBC_TUNABLES", "OPENSSL_CONF", "OPENSSL_MODULES", "SSLKEYLOGFILE"),
     }
 )
 RESERVED_PREFIXES = ("LD_", "DYLD_", "PYTHON", "BASH_", "GIT_")
@@ -42,15 +45,15 @@ def is_reserved(name: str) -> bool:
     return name in RESERVED or name.startswith(RESERVED_PREFIXES)
 
 
-def environment(hub: Path, scratch: Path, extra: Mapping[str, str]) -> dict[str, str]:
-    """The child's whole environment: nothing of the lab's own but the search path and locale."""
+def environment(hub: Path, home: Path, extra: Mapping[str, str]) -> dict[str, str]:
+    """The child's whole environment: nothing of the lab's own but the search path."""
     return {
         "PATH": os.environ.get("PATH", os.defpath),
         "LANG": "C.UTF-8",
-        "HOME": str(scratch),
-        "TMPDIR": str(scratch),
-        "XDG_CACHE_HOME": str(scratch / "cache"),
-        "HF_HOME": str(scratch / "hf"),
+        "HOME": str(home),
+        "TMPDIR": str(home),
+        "XDG_CACHE_HOME": str(home / "cache"),
+        "HF_HOME": str(home / "hf"),
         "HF_HUB_CACHE": str(hub),
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
@@ -131,7 +134,8 @@ def lab() -> dict[str, list[str]]:
             continue  # an optional package of torch's, for another platform
         distributions.add(name)
         folders.add(str(distribution.locate_file("")))
-        modules.update(_top_level(distribution))
+        # Some installers keep no list of files; then the name must do.
+        modules.update(set(_top_level(distribution)) or {name.replace("-", "_")})
         todo += [
             requirement.name
             for requirement in map(Requirement, distribution.requires or ())
@@ -155,8 +159,10 @@ def _top_level(distribution: importlib.metadata.Distribution) -> Iterator[str]:
             yield name
 
 
-def boot_record(capsule: Capsule, device: dict[str, Any], shims: Path) -> dict[str, Any]:
-    """The first line that the parent sends to a child."""
+def boot_record(
+    capsule: Capsule, device: dict[str, Any], shims: Path, home: Path
+) -> dict[str, Any]:
+    """The first line that the parent sends to a child. ``home`` is all that it may write to."""
     if capsule.live:
         return {"mode": "live"}
     return {
@@ -164,6 +170,7 @@ def boot_record(capsule: Capsule, device: dict[str, Any], shims: Path) -> dict[s
         "site": str(capsule.site),
         "lab": lab(),
         "shims": str(shims),
+        "home": str(home),
         "device": device,
         "stubs": stubs(capsule, device["vendor"]),
     }
@@ -171,7 +178,8 @@ def boot_record(capsule: Capsule, device: dict[str, Any], shims: Path) -> dict[s
 
 def command(capsule: Capsule, fd: int) -> list[str]:
     """The child's command line. A capsule's child runs without ``site`` and without user paths."""
-    flags = [] if capsule.live else ["-I", "-S"]
+    # Not -I: it would ignore PYTHONHASHSEED, and sets would print in another order each time.
+    flags = [] if capsule.live else ["-P", "-s", "-S"]
     code = f"import sys; sys.path.insert(0, {str(INSIDE)!r}); "
     code += f"from casebook_inside.main import main; main({fd})"
     return [str(capsule.python), *flags, "-X", "utf8", "-c", code]
@@ -198,7 +206,9 @@ def _nvidia_tools(device: dict[str, Any]) -> dict[str, str]:
         "compute_cap": ".".join(map(str, device["compute_capability"])),
         "count": str(device["count"]),
     }
-    cases = "\n".join(f'      {field}) value="{text}" ;;' for field, text in answers.items())
+    cases = "\n".join(
+        f"      {field}) value={shlex.quote(text)} ;;" for field, text in answers.items()
+    )
     # Only what SGLang asks: --query-gpu=FIELDS --format=csv,noheader[,nounits].
     script = f"""#!/bin/sh
 fields=""
@@ -209,7 +219,7 @@ done
 line=""
 old_ifs=$IFS; IFS=,
 for field in $fields; do
-    case "$field" in
+    case "${{field# }}" in
 {cases}
       *) value="[N/A]" ;;
     esac

@@ -7,12 +7,13 @@ cannot start, or that dies between launches, is an error.
 from __future__ import annotations
 
 import itertools
-import json
+import os
+import queue
 import shutil
 import socket
 import subprocess
 import tempfile
-import threading
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,12 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 from casebook.errors import WorkerError
 from casebook.sandbox import boot
+from casebook.sandbox.channel import Answers, Channel, Closed
 
 if TYPE_CHECKING:
     from casebook.capsule import Capsule
 
 START_SECONDS = 300.0  # a cold import from a slow disk
 GRACE_SECONDS = 30.0  # beyond a launch's own limit, for the channel
+CLOSE_SECONDS = 5.0
 TAIL_CHARACTERS = 2000
 
 
@@ -57,43 +60,50 @@ class Worker:
     ) -> None:
         self.capsule, self.device = capsule, device
         self._numbers = itertools.count(1)
-        self._lock = threading.Lock()
         self._scratch = Path(tempfile.mkdtemp(prefix="casebook-"))
+        self._held = _Held(self._scratch)
+        # A worker that is dropped without close() must not leave its child behind.
+        self._end = weakref.finalize(self, self._held.end)
         self._log = self._scratch / "child.log"
-        self._received = bytearray()
-        self._closed = False
-        boot.write_shims(self._scratch / "shims", device)
-        self._start(boot.environment(hub, self._scratch, {**dict(device.get("environment") or {}), **(env or {})}), [list(w) for w in warmup])
-
-    def _start(self, env: dict[str, str], warmup: list[list[str]]) -> None:
-        ours, theirs = socket.socketpair()
-        self._channel = ours
-        if self.capsule.live:
-            # The node's own environment made that installation work; keep it.
-            import os
-
-            env = {**os.environ, **{k: v for k, v in env.items() if k not in boot.RESERVED}}
-        with theirs, self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                boot.command(self.capsule, theirs.fileno()),
-                env=env,
-                cwd=self._scratch,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-        record = boot.boot_record(self.capsule, self.device, self._scratch / "shims")
         try:
-            self._send({**record, "warmup": warmup})
-            self.ready = self._receive(START_SECONDS)
-        except WorkerError:
+            self._start(hub, env or {}, [list(words) for words in warmup])
+        except BaseException:
             self.close()
             raise
+
+    def _start(self, hub: Path, extra: Mapping[str, str], warmup: list[list[str]]) -> None:
+        # What a launch can write to is neither the log nor the tools that tell of the GPU.
+        home, shims = self._scratch / "home", self._scratch / "shims"
+        home.mkdir()
+        boot.write_shims(shims, self.device)
+        record = boot.boot_record(self.capsule, self.device, shims, home)
+        env = boot.environment(hub, home, extra)
+        if self.capsule.live:
+            # The node's own environment made that installation work; keep it.
+            env = {**os.environ, **{k: v for k, v in env.items() if k not in boot.RESERVED}}
+        ours, theirs = socket.socketpair()
+        with theirs, self._log.open("wb") as log:
+            self._channel = self._held.channel = Channel(ours)
+            try:
+                self._held.process = subprocess.Popen(
+                    boot.command(self.capsule, theirs.fileno()),
+                    env=env,
+                    cwd=home,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+            except (OSError, ValueError) as error:
+                raise WorkerError(
+                    f"The child of SGLang {self.capsule.release} could not be started with "
+                    f"{self.capsule.python} ({error}); check that interpreter and the environment."
+                ) from error
+        self._send({**record, "warmup": warmup})
+        self.ready = self._take(START_SECONDS)
         if "ready" not in self.ready:
             tail = self.ready.get("traceback", "")[-TAIL_CHARACTERS:]
-            self.close()
             raise WorkerError(
                 f"SGLang {self.capsule.release} could not be imported in its capsule: "
                 f"{self.ready.get('failed')}. The end of the traceback:\n{tail}"
@@ -116,52 +126,51 @@ class Worker:
         limits: Limits | None = None,
         jobs: int = 1,
     ) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Run requests, ``jobs`` at a time; yields ``(position, answer)`` as they finish."""
+        """Run requests, ``jobs`` at a time; yields ``(position, answer)`` as they finish.
+
+        Not taking all of them is fine: what still runs is dropped when it ends.
+        """
         limits = limits or Limits()
+        answers: Answers = queue.SimpleQueue()
         pending: dict[int, int] = {}
         numbered = enumerate(requests)
-        with self._lock:
+        try:
             while True:
-                for position, request in itertools.islice(numbered, jobs - len(pending)):
+                for position, request in itertools.islice(numbered, max(1, jobs) - len(pending)):
                     number = next(self._numbers)
                     pending[number] = position
-                    self._send({"op": operation, "id": number, "limits": asdict(limits), **request})
+                    message = {"op": operation, "id": number, "limits": asdict(limits), **request}
+                    self._send(_without_reserved(message), answers)
                 if not pending:
                     return
-                answer = self._receive(limits.seconds + GRACE_SECONDS)
-                if answer.get("id") in pending:  # else: left over from an abandoned map
-                    yield pending.pop(answer["id"]), answer
+                answer = self._take(limits.seconds + GRACE_SECONDS, answers)
+                yield pending.pop(answer["id"]), answer
+        finally:
+            self._channel.forget(pending)
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any], answers: Answers | None = None) -> None:
         try:
-            self._channel.sendall(json.dumps(message).encode() + b"\n")
-        except OSError as error:
+            self._channel.send(message, answers)
+        except Closed as error:
             raise self._dead() from error
 
-    def _receive(self, seconds: float) -> dict[str, Any]:
-        self._channel.settimeout(seconds)
-        while b"\n" not in self._received:
-            try:
-                data = self._channel.recv(1 << 18)
-            except TimeoutError as error:
-                self.close()
-                raise WorkerError(
-                    f"The child of SGLang {self.capsule.release} did not answer within "
-                    f"{seconds:.0f} s and was stopped; run the launch again."
-                ) from error
-            except OSError as error:
-                raise self._dead() from error
-            if not data:
-                raise self._dead()
-            self._received += data
-        line, _, rest = bytes(self._received).partition(b"\n")
-        self._received = bytearray(rest)
-        return json.loads(line)
+    def _take(self, seconds: float, answers: Answers | None = None) -> dict[str, Any]:
+        try:
+            return self._channel.take(seconds, answers)
+        except TimeoutError as error:
+            self.close()
+            raise WorkerError(
+                f"The child of SGLang {self.capsule.release} did not answer within "
+                f"{seconds:.0f} s and was stopped; run the launch again."
+            ) from error
+        except Closed as error:
+            raise self._dead() from error
 
     def _dead(self) -> WorkerError:
-        tail = (
-            self._log.read_text("utf-8", "replace")[-TAIL_CHARACTERS:] if self._log.exists() else ""
-        )
+        try:
+            tail = self._log.read_text("utf-8", "replace")[-TAIL_CHARACTERS:]
+        except OSError:  # closed before
+            tail = ""
         self.close()
         return WorkerError(
             f"The child of SGLang {self.capsule.release} died; run the launch again. "
@@ -171,20 +180,12 @@ class Worker:
     @property
     def alive(self) -> bool:
         """Whether the child can take another launch."""
-        return not self._closed and self._process.poll() is None
+        process = self._held.process
+        return self._end.alive and process is not None and process.poll() is None
 
     def close(self) -> None:
         """Stop the child and remove its scratch folder. Safe to call twice."""
-        if self._closed:
-            return
-        self._closed = True
-        self._channel.close()  # the server ends, and with it every fork
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._end()
 
     def __enter__(self) -> Worker:
         return self
@@ -196,3 +197,32 @@ class Worker:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class _Held:
+    """What a worker must give back: its channel, its child, its folder."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.owner = os.getpid()
+        self.scratch = scratch
+        self.channel: Channel | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def end(self) -> None:
+        if os.getpid() != self.owner:
+            return  # a fork of the lab has no say in this
+        if self.channel is not None:
+            self.channel.close()  # the server ends, and with it every fork
+        if self.process is not None:
+            try:
+                self.process.wait(CLOSE_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def _without_reserved(request: dict[str, Any]) -> dict[str, Any]:
+    """``request`` with an environment that leaves alone what the sandbox keeps for itself."""
+    env = request.get("env") or {}
+    return {**request, "env": {k: v for k, v in env.items() if not boot.is_reserved(k)}}

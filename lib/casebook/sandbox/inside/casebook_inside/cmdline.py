@@ -11,6 +11,7 @@ import difflib
 import os
 import shutil
 import sys
+import types
 from typing import Any
 
 from casebook_inside.encode import encode
@@ -19,37 +20,34 @@ from casebook_inside.encode import encode
 class RecordingNamespace(argparse.Namespace):
     """A namespace that notes, per destination, the option that set it, and renames of destinations."""
 
+    __slots__ = ("_casebook_log",)  # not among ``vars()``, which SGLang may read or copy
+
     def __init__(self, log: CommandLine) -> None:
-        object.__setattr__(self, "_casebook_log", log)
+        self._casebook_log = log
 
     def __setattr__(self, name: str, value: Any) -> None:
-        log: CommandLine = object.__getattribute__(self, "_casebook_log")
-        frame = sys._getframe(1)
-        code = frame.f_code
-        if code.co_name == "__call__":
+        if name != "_casebook_log":
+            self._note(name, value, sys._getframe(1))
+        object.__setattr__(self, name, value)
+
+    def _note(self, name: str, value: Any, frame: types.FrameType) -> None:
+        log = self._casebook_log
+        if frame.f_code.co_name == "__call__":
             action, option = frame.f_locals.get("self"), frame.f_locals.get("option_string")
             if isinstance(action, argparse.Action):
                 log.typed_by(name, action, option, value)
-        elif code.co_name == "from_cli_args" and log.last_read not in (None, name):
+        elif frame.f_code.co_name == "from_cli_args" and log.last_read not in (None, name):
             # `args.tp_size = args.tensor_parallel_size`: a field under another name than its flag.
             log.renamed[str(log.last_read)] = name
-        object.__setattr__(self, name, value)
+        log.last_read = None
 
     def __getattribute__(self, name: str) -> Any:
         if not name.startswith("_"):
-            object.__getattribute__(self, "_casebook_log").last_read = name
+            self._casebook_log.last_read = name
         return object.__getattribute__(self, name)
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __contains__(self, key: str) -> bool:
-        return key in self.__dict__
-
     def __repr__(self) -> str:
-        return "Namespace(...)"
+        return super().__repr__().replace(type(self).__name__, "Namespace", 1)
 
 
 class CommandLine:
@@ -64,6 +62,9 @@ class CommandLine:
         self.refusal: str | None = None
         self.namespace: dict[str, Any] = {}
 
+    def __deepcopy__(self, _memo: Any) -> CommandLine:
+        return self  # a copied namespace goes on telling the same log
+
     def typed_by(self, dest: str, action: argparse.Action, option: str | None, value: Any) -> None:
         self.typed.append(
             {
@@ -72,6 +73,9 @@ class CommandLine:
                 "options": list(action.option_strings),
                 "value": encode(value),
                 "default": encode(action.default),
+                # SGLang's own actions for flags on their way out, and the flag they point to.
+                "deprecated": type(action).__name__.startswith("Deprecated"),
+                "new_flag": getattr(action, "new_flag", None),
             }
         )
 
@@ -80,10 +84,13 @@ class CommandLine:
         if self.parser is None:
             return {}
         known = [option for option in self.parser._option_string_actions if option.startswith("--")]
+        typed = [w.partition("=")[0] for w in self.words if w.startswith("--") and len(w) > 2]
+        # argparse completes an abbreviation, unless the parser forbids it.
+        known_starts = tuple(known) if self.parser.allow_abbrev else ()
         unknown = [
-            word.partition("=")[0]
-            for word in self.words
-            if word.startswith("--") and len(word) > 2 and word.partition("=")[0] not in known
+            flag
+            for flag in typed
+            if flag not in known and not any(option.startswith(flag) for option in known_starts)
         ]
         return {
             flag: difflib.get_close_matches(flag.replace("_", "-"), known, n=3, cutoff=0.6)
@@ -121,7 +128,10 @@ def hook_argparse() -> None:
         log = _current
         if log is None or namespace is not None or not _is_server_parser(self):
             return parse_args(self, args, namespace)
-        log.parser, log.words = self, [str(word) for word in args or ()]
+        log.parser, log.words = (
+            self,
+            [str(word) for word in (sys.argv[1:] if args is None else args)],
+        )
         log.typed.clear()
         return parse_args(self, args, RecordingNamespace(log))
 

@@ -17,7 +17,6 @@ import json
 import os
 import resource
 import selectors
-import signal
 import socket
 import sys
 import tempfile
@@ -27,8 +26,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from casebook_inside import processes
+
 MAX_OUTPUT_BYTES = 1 << 20  # kept of what a launch prints
 MAX_FILE_BYTES = 64 << 20  # a launch may write no larger file
+MAX_ANSWER_BYTES = 256 << 20
+HAND_OVER_SECONDS = 30.0  # for a spare to take a request from us
+LOOK_SECONDS = 0.25  # between looks at forks whose channel says nothing
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -44,163 +48,251 @@ class Child:
     started: float = 0.0
     received: bytearray = field(default_factory=bytearray)
 
+    def close(self) -> None:
+        self.channel.close()
+        self.output.close()
+
 
 class ForkServer:
-    """Reads requests (JSON lines) from ``channel``, answers each from a fork."""
+    """Reads requests (JSON lines) from ``channel``, answers each from a fork.
+
+    ``enter`` runs first in each fork, to take away what a launch must not have.
+    """
 
     def __init__(
         self,
         channel: socket.socket,
         handlers: dict[str, Handler],
         rehearse: Callable[[], None] | None = None,
+        enter: Callable[[], None] | None = None,
     ) -> None:
         self._channel = channel
         self._handlers = handlers
         self._rehearse = rehearse
+        self._enter = enter
         self._selector = selectors.DefaultSelector()
         self._children: dict[int, Child] = {}
         self._spare: Child | None = None
         self._incoming = bytearray()
+        self._adopts = False  # only a process of our own may take all its children for launches
 
     def serve(self) -> None:
         """Run until the channel closes; no fork outlives the server."""
+        processes.adopt_orphans()
+        self._adopts = True
         self._selector.register(self._channel, selectors.EVENT_READ)
         try:
             while True:
                 if self._spare is None and self._rehearse is not None:
-                    self._spare = self._fork()
-                for key, _ in self._selector.select(self._until_next_deadline()):
-                    if key.fileobj is self._channel:
-                        if not self._read_requests():
-                            return
-                    else:
-                        self._read_answer(key.fd)
-                self._stop_overdue()
+                    with contextlib.suppress(OSError):  # no memory for it now: later, on demand
+                        self._spare = self._fork()
+                if not self._step():
+                    return
         finally:
-            for child in [*self._children.values(), *filter(None, [self._spare])]:
-                _kill(child.pid)
+            self._close()
 
-    def drain(self) -> None:
-        """Serve what was already sent, wait for the answers, stop."""
-        self._read_requests()
-        while self._children:
-            for key, _ in self._selector.select(self._until_next_deadline()):
-                self._read_answer(key.fd)
-            self._stop_overdue()
+    def handle(self, request: dict[str, Any]) -> None:
+        """Answer one request that did not come over the channel, and stop."""
+        try:
+            self._start(request)
+            while self._children:
+                self._step()
+        finally:
+            self._close()
 
     def reply(self, message: dict[str, Any]) -> None:
         self._channel.sendall(json.dumps(message).encode() + b"\n")
 
+    def _step(self) -> bool:
+        """Wait for something and deal with it; False once the channel is closed."""
+        for key, _ in self._selector.select(self._until_next_look()):
+            if key.fileobj is self._channel:
+                if not self._read_requests():
+                    return False
+            elif key.fd in self._children:
+                self._read_answer(self._children[key.fd])
+        self._look_after_children()
+        return True
+
+    def _close(self) -> None:
+        for child in [*self._children.values(), *filter(None, [self._spare])]:
+            processes.end(child.pid)
+            child.close()
+        self._children.clear()
+        self._spare = None
+        self._selector.close()
+
     def _read_requests(self) -> bool:
-        data = self._channel.recv(1 << 16)
+        try:
+            data = self._channel.recv(1 << 18)
+        except OSError:  # the lab died with answers unread
+            return False
         if not data:
             return False
         self._incoming += data
-        *lines, rest = bytes(self._incoming).split(b"\n")
-        self._incoming = bytearray(rest)
-        for line in lines:
-            self._start(json.loads(line))
+        if b"\n" in data:
+            *lines, rest = bytes(self._incoming).split(b"\n")
+            self._incoming = bytearray(rest)
+            for line in lines:
+                self._start(json.loads(line))
         return True
 
     def _start(self, request: dict[str, Any]) -> None:
-        child, self._spare = self._spare or self._fork(), None
+        line = json.dumps(request).encode() + b"\n"
         try:
-            child.channel.sendall(json.dumps(request).encode() + b"\n")
-        except OSError:  # the spare was killed from outside: another will do
-            os.waitpid(child.pid, 0)
-            child = self._fork()
-            child.channel.sendall(json.dumps(request).encode() + b"\n")
+            child = self._handed(line)
+        except OSError as error:
+            outcome = {"kind": "died", "code": None}
+            text = f"casebook: no process could be forked for this launch ({error})"
+            self.reply({"id": request["id"], "outcome": outcome, "output": text, "seconds": 0.0})
+            return
         child.request = request
         child.started = time.monotonic()
         child.deadline = child.started + float(request.get("limits", {}).get("seconds", 60.0))
         self._children[child.channel.fileno()] = child
         self._selector.register(child.channel, selectors.EVENT_READ)
 
+    def _handed(self, line: bytes) -> Child:
+        """A fork that was given its request: the spare, or a new one if that died meanwhile."""
+        for child in filter(None, [self._spare]):
+            self._spare = None
+            try:
+                if processes.poll(child.pid) is None:
+                    child.channel.sendall(line)
+                    return child
+            except OSError:
+                processes.end(child.pid)
+            child.close()
+        child = self._fork()
+        try:
+            child.channel.sendall(line)
+        except OSError:
+            processes.end(child.pid)
+            child.close()
+            raise
+        return child
+
     def _fork(self) -> Child:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()  # or every fork prints it again
         ours, theirs = socket.socketpair()
+        ours.settimeout(HAND_OVER_SECONDS)  # of sending: it is read only when there is something
         output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the fork
-        pid = os.fork()
+        parent = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError:
+            for opened in (ours, theirs, output):
+                opened.close()
+            raise
         if pid == 0:
             status = 1
             try:
                 os.setsid()
+                processes.die_with(parent)
                 ours.close()
-                self._channel.close()
+                self._forget()
                 os.dup2(output.fileno(), 1)
                 os.dup2(output.fileno(), 2)
                 status = self._run(theirs)
             except BaseException:
                 # The server sees an empty answer and the traceback in the output.
                 with contextlib.suppress(OSError):
-                    os.write(2, traceback.format_exc().encode())
+                    os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))
             finally:
                 os._exit(status)
         theirs.close()
         return Child(pid, ours, output)
 
+    def _forget(self) -> None:
+        """In a fork: let go of the server's ends, which are none of the launch's business."""
+        self._selector.close()
+        self._channel.close()
+        for child in [*self._children.values(), *filter(None, [self._spare])]:
+            child.close()
+
     def _run(self, channel: socket.socket) -> int:
         """In the fork: rehearse, wait for the request, answer it."""
         gc.disable()  # its passes would copy pages; a launch is over before garbage matters
+        if self._enter is not None:
+            self._enter()
         if self._rehearse is not None:
-            self._rehearse()
+            with contextlib.suppress(Exception):  # it only saves time
+                self._rehearse()
         request = json.loads(read_line(channel))
         answer = run_limited(self._handlers[request["op"]], request)
-        channel.sendall(json.dumps(answer).encode())
+        channel.sendall(json.dumps(answer).encode() + b"\n")
         return 0
 
-    def _read_answer(self, fd: int) -> None:
-        child = self._children[fd]
-        data = child.channel.recv(1 << 18)
-        if data:
-            child.received += data
-            return
-        self._finish(fd, child, None)
+    def _read_answer(self, child: Child) -> None:
+        try:
+            data = child.channel.recv(1 << 18)
+        except OSError:
+            data = b""
+        child.received += data
+        if len(child.received) > MAX_ANSWER_BYTES:
+            self._finish(child, {"kind": "died", "signal": "SIGKILL"})
+        elif not data or data.endswith(b"\n"):
+            self._finish(child)
 
-    def _stop_overdue(self) -> None:
+    def _look_after_children(self) -> None:
+        """Find forks that are overdue, or that died while something of theirs holds the channel."""
         now = time.monotonic()
-        for fd, child in list(self._children.items()):
-            if now > child.deadline:
-                _kill(child.pid)
+        for child in list(self._children.values()):
+            status = processes.poll(child.pid)
+            if status is not None:
+                with contextlib.suppress(OSError):
+                    child.channel.setblocking(False)
+                    while data := child.channel.recv(1 << 18):
+                        child.received += data
+                self._finish(child, status=status)
+            elif now > child.deadline:
                 limit = child.deadline - child.started
-                self._finish(fd, child, {"kind": "timeout", "seconds": limit})
+                self._finish(child, {"kind": "timeout", "seconds": limit})
 
-    def _finish(self, fd: int, child: Child, outcome: dict[str, Any] | None) -> None:
+    def _finish(
+        self, child: Child, outcome: dict[str, Any] | None = None, status: int | None = None
+    ) -> None:
         self._selector.unregister(child.channel)
-        child.channel.close()
-        del self._children[fd]
-        _, status = os.waitpid(child.pid, 0)
-        _kill(child.pid)  # what the launch left running in its session
-        answer: dict[str, Any] = {}
-        if outcome is None and child.received:
-            answer = json.loads(bytes(child.received))
-        elif outcome is None:
-            outcome = died(status)
-        if outcome is not None:
-            answer = {"outcome": outcome}
+        del self._children[child.channel.fileno()]
+        if status is None:
+            status = processes.end(child.pid)
+        else:
+            processes.kill_group(child.pid)  # what it left running in its session
+        if self._adopts:
+            known = [*self._children.values(), *filter(None, [self._spare])]
+            processes.end_strangers([other.pid for other in known])
+        answer: dict[str, Any] | None = {"outcome": outcome} if outcome else parsed(child.received)
+        if answer is None:
+            answer = {"outcome": processes.died(status)}
         answer["id"] = child.request["id"]
         answer["output"] = _text(child.output)
         answer["seconds"] = time.monotonic() - child.started
+        child.close()
         self.reply(answer)
 
-    def _until_next_deadline(self) -> float | None:
+    def _until_next_look(self) -> float | None:
         if not self._children:
             return None
-        return max(0.0, min(c.deadline for c in self._children.values()) - time.monotonic())
+        first = min(child.deadline for child in self._children.values()) - time.monotonic()
+        return min(max(0.0, first), LOOK_SECONDS)
 
 
-def run_once(handler: Handler, request: dict[str, Any], seconds: float = 60.0) -> dict[str, Any]:
-    """Run one request in a fork, outside any server; an empty answer if it fails."""
+def run_once(
+    handler: Handler,
+    request: dict[str, Any],
+    seconds: float = 60.0,
+    enter: Callable[[], None] | None = None,
+) -> dict[str, Any]:
+    """Run one request in a fork, outside any server, and return its answer."""
     ours, theirs = socket.socketpair()
     answers: list[dict[str, Any]] = []
-    server = ForkServer(theirs, {"once": handler})
+    server = ForkServer(theirs, {"once": handler}, enter=enter)
     server.reply = answers.append  # type: ignore[method-assign,assignment]
-    request = {"op": "once", "id": 0, "limits": {"seconds": seconds}, **request}
-    ours.sendall(json.dumps(request).encode() + b"\n")
-    ours.shutdown(socket.SHUT_WR)
-    server.drain()
+    server.handle({"op": "once", "id": 0, "limits": {"seconds": seconds}, **request})
     ours.close()
     theirs.close()
-    return answers[0] if answers else {}
+    return answers[0]
 
 
 def read_line(channel: socket.socket) -> bytes:
@@ -214,11 +306,15 @@ def read_line(channel: socket.socket) -> bytes:
     return bytes(line)
 
 
-def died(status: int) -> dict[str, Any]:
-    """The outcome of a fork that ended without an answer."""
-    if os.WIFSIGNALED(status):
-        return {"kind": "died", "signal": signal.Signals(os.WTERMSIG(status)).name}
-    return {"kind": "died", "code": os.WEXITSTATUS(status)}
+def parsed(received: bytes | bytearray) -> dict[str, Any] | None:
+    """A fork's answer, or None if it is not a whole one."""
+    if not received.endswith(b"\n"):
+        return None
+    try:
+        answer = json.loads(bytes(received))
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) and "outcome" in answer else None
 
 
 def run_limited(handler: Handler, request: dict[str, Any]) -> dict[str, Any]:
@@ -238,8 +334,9 @@ def run_limited(handler: Handler, request: dict[str, Any]) -> dict[str, Any]:
     try:
         return handler(request)
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):  # full, or closed by the launch
+                stream.flush()
 
 
 def _set_limit(kind: int, value: int) -> None:
@@ -258,14 +355,7 @@ def _address_space_bytes() -> int:
         return 64 << 30
 
 
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-
-
 def _text(stream: Any) -> str:
     size = stream.seek(0, os.SEEK_END)
     stream.seek(max(0, size - MAX_OUTPUT_BYTES))
-    text = stream.read().decode("utf-8", "replace")
-    stream.close()
-    return text
+    return str(stream.read(MAX_OUTPUT_BYTES).decode("utf-8", "replace"))

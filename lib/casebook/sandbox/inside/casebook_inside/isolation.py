@@ -1,9 +1,8 @@
-"""What the child may import and reach.
+"""What the child may import.
 
 A capsule's child runs without ``site``: its path is the standard library, this package and the
 capsule. torch comes from the lab's environment through ``LabFinder``, which answers for the few
-names it was given and for nothing else beside them. The network is closed by an audit hook: a
-launch may name a bucket, a hub or a registry, and resolving it must not go there.
+names it was given and for nothing else beside them. What it may do is in ``guard`` and ``confine``.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import contextlib
 import importlib.machinery
 import importlib.metadata
 import os
-import socket
 import ssl
 import sys
 from typing import Any
@@ -34,7 +32,7 @@ class LabFinder:
     def find_distributions(self, context: Any = None) -> Any:
         wanted = getattr(context, "name", None)
         names = self._distributions if wanted is None else {_normalise(wanted)}
-        search = importlib.metadata.DistributionFinder.Context(path=self._folders)
+        search = importlib.metadata.DistributionFinder.Context(name=wanted, path=self._folders)
         for found in importlib.metadata.MetadataPathFinder.find_distributions(search):
             name = _normalise(found.metadata["Name"] or "")
             if name in names and name in self._distributions:
@@ -45,22 +43,6 @@ def _normalise(name: str) -> str:
     return name.replace("-", "_").replace(".", "_").lower()
 
 
-def close_network() -> None:
-    """Refuse every connection and name look-up that leaves this machine's UNIX sockets."""
-
-    def guard(event: str, args: tuple[Any, ...]) -> None:
-        if event == "socket.connect":
-            if args[0].family != getattr(socket, "AF_UNIX", None):
-                raise OSError(f"casebook: the sandbox has no network (connect to {args[1]!r})")
-        elif event == "socket.getaddrinfo" and args[0] not in (None, "", "localhost", "127.0.0.1"):
-            raise OSError(f"casebook: the sandbox has no network (look-up of {args[0]!r})")
-
-    sys.addaudithook(guard)
-    # The hub client reads all certificates before its offline mode refuses the request: 20 ms a
-    # launch for a connection that cannot be made.
-    ssl.SSLContext.load_verify_locations = lambda *_args, **_kwargs: None  # type: ignore[method-assign]
-
-
 def set_paths(boot: dict[str, Any]) -> None:
     """Compose ``sys.path`` and ``sys.meta_path`` of a capsule's child from the boot record."""
     sys.path.append(boot["site"])
@@ -69,6 +51,14 @@ def set_paths(boot: dict[str, Any]) -> None:
         LabFinder(lab["folders"], lab["modules"], lab["distributions"])  # type: ignore[arg-type]
     )
     os.environ["PATH"] = boot["shims"] + os.pathsep + os.environ.get("PATH", os.defpath)
+
+
+def skip_certificates() -> None:
+    """Spare the hub client the reading of all certificates: 20 ms a launch.
+
+    It does so before its offline mode refuses the request, for a connection that cannot be made.
+    """
+    ssl.SSLContext.load_verify_locations = lambda *_args, **_kwargs: None  # type: ignore[method-assign]
 
 
 def shorten_config_logging() -> None:

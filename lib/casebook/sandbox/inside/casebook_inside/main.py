@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 from casebook_inside import forks
@@ -35,10 +36,11 @@ def main(fd: int) -> None:
         channel.sendall(json.dumps(failure).encode() + b"\n")
         return
 
-    from casebook_inside import resolve
+    from casebook_inside import probe, resolve
 
-    handlers: dict[str, forks.Handler] = {"resolve": resolve.run, "probe": probe}
-    server = forks.ForkServer(channel, handlers, resolve.rehearse)
+    handlers: dict[str, forks.Handler] = {"resolve": resolve.run, "probe": probe.run}
+    enter = confinement(boot)
+    server = forks.ForkServer(channel, handlers, resolve.rehearse, enter)
     import sglang
 
     gc.collect()
@@ -51,20 +53,22 @@ def main(fd: int) -> None:
             "python": sys.version.split()[0],
             "seconds": time.monotonic() - started,
             "environment_read_at_import": reads,
+            "confined": boot.get("confined", {"network": False, "files": False}),
         }
     )
     server.serve()
 
 
 def set_stage(boot: dict[str, Any]) -> dict[str, str | None]:
-    """Paths, network, simulated GPU, stubs, SGLang, hooks; returns what the import read from the environment."""
+    """Sandbox, paths, simulated GPU, stubs, SGLang, hooks; returns what the import read from the environment."""
     from casebook_inside import environ, isolation, resolve
 
     if boot["mode"] == "capsule":
         from casebook_inside import gpu, stubs
 
         isolation.set_paths(boot)
-        isolation.close_network()
+        close_sandbox(boot)
+        isolation.skip_certificates()
         import torch  # noqa: F401 - before the stubs, which torch must not meet
 
         stubs.install(boot["stubs"], stubs.triton_target(boot["device"]))
@@ -81,13 +85,43 @@ def set_stage(boot: dict[str, Any]) -> dict[str, str | None]:
         if boot["mode"] == "capsule":
             isolation.shorten_config_logging()
         for argv in boot.get("warmup", ()):
-            warm_up(argv)
+            warm_up(argv, confinement(boot))
     finally:
         environ.listen(None)
     return reads
 
 
-def warm_up(argv: list[str]) -> None:
+def close_sandbox(boot: dict[str, Any]) -> None:
+    """No network and no writes but to scratch, and to the capsule's folder what Python compiles.
+
+    Must come before anything starts a thread. In the boot record ``confined`` tells what of it the
+    kernel enforces.
+    """
+    from casebook_inside import confine, guard
+
+    inside = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    boot["confined"] = {
+        "network": confine.leave_network(),
+        "files": confine.allow_writes([boot["home"], boot["site"]]),
+    }
+    guard.install([boot["site"], inside, *boot["lab"]["folders"]], [boot["home"]])
+
+
+def confinement(boot: dict[str, Any]) -> Callable[[], None] | None:
+    """What each launch's fork must do first: give up more than the server itself could."""
+    if boot["mode"] != "capsule":
+        return None
+    from casebook_inside import confine, guard
+
+    def enter() -> None:
+        sys.dont_write_bytecode = True
+        confine.allow_writes([boot["home"]])
+        guard.enter_launch()
+
+    return enter
+
+
+def warm_up(argv: list[str], enter: Callable[[], None] | None) -> None:
     """Import here what resolving ``argv`` imports in a fork, so that later forks find it there.
 
     SGLang imports much of itself inside functions; a fork that had to do so would take a second.
@@ -96,21 +130,8 @@ def warm_up(argv: list[str]) -> None:
 
     from casebook_inside import resolve
 
-    answer = forks.run_once(resolve.run, {"argv": argv, "list_imports": True})
+    answer = forks.run_once(resolve.run, {"argv": argv, "list_imports": True}, enter=enter)
     for name in answer.get("imported", ()):
         # What cannot be imported on its own is left to the launch that needs it.
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception, SystemExit):
             importlib.import_module(name)
-
-
-def probe(request: dict[str, Any]) -> dict[str, Any]:
-    """Which of ``request["modules"]`` can be imported here, and from where (for the isolation test)."""
-    import importlib
-
-    found: dict[str, str | None] = {}
-    for name in request["modules"]:
-        try:
-            found[name] = getattr(importlib.import_module(name), "__file__", None) or "built in"
-        except ImportError:
-            found[name] = None
-    return {"outcome": {"kind": "probed"}, "modules": found, "path": sys.path}

@@ -14,6 +14,7 @@ line. Names of helpers that only pass a decision on are the reader's business, n
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 import types
@@ -26,7 +27,7 @@ from casebook_inside.encode import encode, record_field_names
 
 MAX_FRAMES = 12
 MAX_EVENTS = 50_000
-_WHOLESALE_READS = {"copy", "__iter__", "items", "values", "keys", "__repr__"}
+_WHOLESALE_READS = {"copy", "__iter__", "items", "values", "keys", "__repr__", "__or__", "__ror__"}
 
 _active: Recorder | None = None
 
@@ -212,6 +213,7 @@ def hook_arguments(cls: type) -> None:
             return
         original(self, name, recorder.assigned(self, name, value, frame))
 
+    recorded._casebook_hook = True  # type: ignore[attr-defined]
     cls.__setattr__ = recorded  # type: ignore[method-assign,assignment]
 
 
@@ -227,16 +229,22 @@ def hook_providers() -> None:
     """Learn at which line a provider or pass returned the declaration that a helper appends.
 
     ``run_post_process_pass(args, fn)`` and ``_invoke_provider(fn, ...)`` both call ``fn`` and take
-    its dictionary. Every reference to them that SGLang's modules hold is wrapped.
+    its dictionary. Every reference to them that SGLang's modules hold is wrapped. So is
+    ``declare_resolution(args, ...)``: like the first it may make the list of declarations, and goes
+    on with its own reference to it, which is not the one that ``hook_arguments`` put in its place.
     """
     overrides = sys.modules.get("sglang.srt.arg_groups.overrides")
     if overrides is None:
         return
     wrapped: dict[int, Callable[..., Any]] = {}
-    for name, position in (("run_post_process_pass", 1), ("_invoke_provider", 0)):
+    for name, owner, provider in (
+        ("run_post_process_pass", 0, 1),
+        ("_invoke_provider", None, 0),
+        ("declare_resolution", 0, None),
+    ):
         original = getattr(overrides, name, None)
         if original is not None:
-            wrapped[id(original)] = _with_located_provider(original, position)
+            wrapped[id(original)] = _with_provider(original, owner, provider)
     for module_name, module in list(sys.modules.items()):
         if module_name.partition(".")[0] != "sglang" or module is None:
             continue
@@ -245,23 +253,30 @@ def hook_providers() -> None:
                 setattr(module, attribute, wrapped[id(value)])
 
 
-def _with_located_provider(original: Any, position: int) -> Callable[..., Any]:
-    import functools
+def _with_provider(original: Any, owner: int | None, provider: int | None) -> Callable[..., Any]:
+    """``original`` with the list of argument ``owner`` made beforehand, and ``provider`` located."""
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if _active is None or len(args) <= position:
+        if _active is None:
             return original(*args, **kwargs)
         changed = list(args)
-        changed[position] = _locating(args[position])
+        if owner is not None and len(args) > owner:
+            _make_declaration_list(args[owner])
+        if provider is not None and len(args) > provider:
+            changed[provider] = _locating(args[provider])
         return original(*changed, **kwargs)
 
     return call
 
 
-def _locating(provider: Any) -> Any:
-    import functools
+def _make_declaration_list(owner: Any) -> None:
+    hooked = getattr(type(owner).__setattr__, "_casebook_hook", False)
+    if hooked and getattr(owner, "_resolved_overrides", None) is None:
+        owner._resolved_overrides = []
 
+
+def _locating(provider: Any) -> Any:
     code = getattr(provider, "__code__", None)
     if code is None:
         return provider

@@ -18,7 +18,8 @@ from typing import Any
 from casebook_inside import cmdline, recorder
 from casebook_inside.encode import encode, record_field_names
 
-IMPORT_ROOT = "sglang.srt.server_args"
+MAX_CAUSES = 8
+MAX_MESSAGE = 8000
 
 
 def prepare() -> None:
@@ -76,9 +77,9 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         if hasattr(args, "check_server_args"):
             args.check_server_args()
     except SystemExit as stop:
-        outcome = {"kind": "exit", "code": stop.code if isinstance(stop.code, int) else 1}
+        outcome = {"kind": "exit", "code": exit_code(stop)}
         if stop.code is not None and not isinstance(stop.code, int):
-            outcome["message"] = str(stop.code)
+            outcome["message"] = text_of(stop.code)
     except BaseException as error:  # whatever SGLang raises is the answer, not a fault of ours
         outcome = {"kind": "raised", **describe(error, record)}
     finally:
@@ -98,7 +99,16 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def describe(error: BaseException, record: recorder.Recorder) -> dict[str, Any]:
+def exit_code(stop: SystemExit) -> int:
+    """The code that a process ends with that raises ``stop``: 0 for none, 1 for a message."""
+    if stop.code is None:
+        return 0
+    return int(stop.code) & 0xFF if isinstance(stop.code, int) else 1
+
+
+def describe(
+    error: BaseException, record: recorder.Recorder, depth: int = MAX_CAUSES
+) -> dict[str, Any]:
     """Type, message and SGLang's frames (outermost first) of an exception and of its causes."""
     frames = [
         [relative, frame.lineno, frame.name]
@@ -108,10 +118,18 @@ def describe(error: BaseException, record: recorder.Recorder) -> dict[str, Any]:
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return {
         "type": type(error).__name__,
-        "message": str(error)[:8000],
+        "message": text_of(error),
         "frames": frames,
-        "cause": describe(cause, record) if cause is not None else None,
+        "cause": describe(cause, record, depth - 1) if cause is not None and depth else None,
     }
+
+
+def text_of(value: Any) -> str:
+    """``str(value)``, whatever a foreign ``__str__`` may do, and not endless."""
+    try:
+        return str(value)[:MAX_MESSAGE]
+    except Exception as error:
+        return f"<str failed: {type(error).__name__}>"
 
 
 def _initial(args: Any, name: str) -> Any:
@@ -137,4 +155,11 @@ def _final(args: Any, record: recorder.Recorder) -> dict[str, Any]:
         if not getattr(args, "_declarations_materialized", True):
             values.update({k: v for k, v in record.current.items() if k in values})
         return values
-    return {name: encode(reader(args, name)) for name in record.fields}
+    return {name: encode(_read(reader, args, name)) for name in record.fields}
+
+
+def _read(reader: Any, args: Any, name: str) -> Any:
+    try:
+        return reader(args, name)
+    except Exception:  # a record that was refused half-way is not readable in all its parts
+        return getattr(args, name, None)

@@ -23,6 +23,8 @@ _MACHINERY = ("importlib", "_frozen_importlib", "casebook_inside.stubs", "typing
 class Stub:
     """Any object of a stubbed package: callable, subscriptable, usable as decorator or base."""
 
+    _stub_name = "?"  # of one that was made without __init__, as a copy is
+
     def __init__(self, name: str) -> None:
         self.__dict__["_stub_name"] = name
 
@@ -53,6 +55,12 @@ class Stub:
 
     def __iter__(self) -> Any:
         return iter(())
+
+    def __instancecheck__(self, instance: Any) -> bool:  # `isinstance(x, stub.Tensor)`
+        return False
+
+    def __subclasscheck__(self, cls: Any) -> bool:
+        return False
 
     def __repr__(self) -> str:
         return f"<stub {self._stub_name}>"
@@ -177,12 +185,14 @@ def triton_target(device: dict[str, Any]) -> dict[str, Any]:
 def install(packages: list[dict[str, Any]], values: dict[str, Any]) -> None:
     """Put the stub finder last, so that whatever really exists wins, and keep stubs from strangers.
 
-    Once SGLang has imported a stub it stands in ``sys.modules``, where an import statement or
-    ``find_spec`` of any other package would find it; both are told that it is absent.
+    Once SGLang has imported a stub it stands in ``sys.modules``, where an import statement,
+    ``import_module`` or ``find_spec`` of any other package would find it; all are told that it is
+    absent.
     """
     sys.meta_path.append(StubFinder(packages, values))  # type: ignore[arg-type]
     hidden = {package["module"] for package in packages if not package["everyone"]}
     real_import, real_find_spec = builtins.__import__, importlib.util.find_spec
+    real_import_module = importlib.import_module
 
     def guarded_import(
         name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
@@ -194,10 +204,16 @@ def install(packages: list[dict[str, Any]], values: dict[str, Any]) -> None:
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return real_import(name, globals, locals, fromlist, level)
 
+    def guarded_import_module(name: str, package: str | None = None) -> Any:
+        if name.partition(".")[0] in hidden and not called_from_sglang():
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return real_import_module(name, package)
+
     def guarded_find_spec(name: str, package: str | None = None) -> Any:
         if name.partition(".")[0] in hidden and not called_from_sglang():
             return None
         return real_find_spec(name, package)
 
     builtins.__import__ = guarded_import
+    importlib.import_module = guarded_import_module
     importlib.util.find_spec = guarded_find_spec

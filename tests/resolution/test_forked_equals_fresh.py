@@ -1,0 +1,85 @@
+"""A launch in a fork of a warm child gives what it gives in a process of its own: 50 launches."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from casebook import capsule as capsules
+from casebook.catalog.gpus import gpu
+from casebook.catalog.hub import hub_for_catalog
+from casebook.sandbox import Worker
+
+pytestmark = [pytest.mark.capsule, pytest.mark.slow]
+COUNT = 50
+MODELS = ("Qwen/Qwen3.6-27B", "Qwen/Qwen3-Next-80B-A3B-Instruct", "Qwen/Qwen3-8B")
+OPTIONS: dict[str, tuple[str | None, ...]] = {
+    "--tp-size": (None, "2", "4"),
+    "--page-size": (None, "16", "64"),
+    "--mem-fraction-static": (None, "0.7"),
+    "--speculative-algorithm": (None, "NEXTN"),
+    "--mamba-scheduler-strategy": (None, "extra_buffer", "no_buffer"),
+    "--attention-backend": (None, "triton", "flashinfer"),
+    "--max-running-requests": (None, "32"),
+    "--no-such-flag": (None, None, None, None, None, None, "1"),
+}
+ENVIRONMENTS: tuple[dict[str, str], ...] = (
+    {},
+    {},
+    {"SGLANG_ENABLE_SPEC_V2": "0"},
+    {"CUDA_VISIBLE_DEVICES": "0,1"},
+)
+
+
+def launches() -> list[dict[str, Any]]:
+    """A seeded sample of the grid, so that the test is the same every time."""
+    grid = list(itertools.product(MODELS, *OPTIONS.values(), ENVIRONMENTS))
+    chosen = random.Random(11).sample(grid, COUNT)
+    return [
+        {
+            "argv": [
+                *("--model-path", model),
+                *itertools.chain.from_iterable(
+                    (flag, value) for flag, value in zip(OPTIONS, values, strict=True) if value
+                ),
+            ],
+            "env": env,
+        }
+        for model, *values, env in chosen
+    ]
+
+
+def comparable(answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer without what is bound to differ: time, numbering, the identity of frames."""
+    kept = {k: v for k, v in answer.items() if k not in ("id", "seconds", "output", "imported")}
+    kept["events"] = [
+        {
+            **event,
+            "stack": [frame[:3] for frame in event["stack"]],
+            "decided": [frame[:3] for frame in event.get("decided") or ()],
+        }
+        for event in answer.get("events", ())
+    ]
+    return kept
+
+
+def test_50_launches() -> None:
+    held, device, hub = capsules.ensure("0.5.11"), gpu("B200").as_device(), hub_for_catalog()
+    asked = launches()
+    with Worker(held, device, hub, warmup=[asked[0]["argv"]]) as warm:
+        forked = dict(warm.map("resolve", asked, jobs=2))
+
+    def fresh(request: dict[str, Any]) -> dict[str, Any]:
+        with Worker(held, device, hub, env=request["env"]) as own:
+            return own.call("resolve", **request)
+
+    with ThreadPoolExecutor(2) as executor:
+        alone = list(executor.map(fresh, asked))
+    for number, request in enumerate(asked):
+        assert comparable(forked[number]) == comparable(alone[number]), request
+    kinds = {answer["outcome"]["kind"] for answer in alone}
+    assert kinds >= {"resolved", "raised", "exit"}  # the sample is worth comparing
