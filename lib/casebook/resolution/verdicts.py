@@ -147,6 +147,8 @@ def outcome_of(
     kind = raw["kind"]
     if kind == "resolved":
         return Outcome(OutcomeKind.STARTS, "Every argument resolves; SGLang would start.")
+    if kind == "raised" and failure is None:  # asked for the end alone
+        return Outcome(OutcomeKind.REJECTED, f"SGLang raises {raw['type']}: {raw['message']}")
     if kind == "raised" and failure is not None:
         at = f" at {failure.frame.where}" if failure.frame else ""
         first = failure.message.strip().splitlines()[0] if failure.message.strip() else ""

@@ -36,15 +36,18 @@ def main(fd: int) -> None:
         channel.sendall(json.dumps(failure).encode() + b"\n")
         return
 
-    from casebook_inside import probe, resolve
+    from casebook_inside import largepages, probe, resolve
 
     handlers: dict[str, forks.Handler] = {"resolve": resolve.run, "probe": probe.run}
     enter = confinement(boot)
-    server = forks.ForkServer(channel, handlers, resolve.rehearse, enter)
     import sglang
 
+    resolve.prepare_forks()
     gc.collect()
     gc.freeze()  # shared pages stay shared: the collector no longer touches them in a fork
+    largepages.enlarge()
+    # A spare fork waits for each launch; with the parser made already it has nothing to rehearse.
+    server = forks.ForkServer(channel, handlers, rehearse=lambda: None, enter=enter)
     server.reply(
         {
             "ready": True,

@@ -196,6 +196,12 @@ def activate(recorder: Recorder | None) -> None:
     environ.listen(recorder.environment if recorder else None)
 
 
+def replay(events: list[dict[str, Any]]) -> None:
+    """Tell the active recorder what another one was told, as if it happened now."""
+    if _active is not None:
+        _active.events += [{**event, "phase": _active.phase} for event in events]
+
+
 def hook_arguments(cls: type) -> None:
     """See every attribute write to instances of ``cls`` (``ServerArgs``)."""
     original: Any = cls.__setattr__

@@ -15,7 +15,7 @@ import sys
 import traceback
 from typing import Any
 
-from casebook_inside import cmdline, recorder
+from casebook_inside import cmdline, recorder, template
 from casebook_inside.encode import encode, record_field_names
 
 MAX_CAUSES = 8
@@ -26,9 +26,8 @@ def prepare() -> None:
     """Import SGLang and install the hooks; once per process, before any launch."""
     import sglang.srt.server_args as server_args
 
-    with contextlib.suppress(
-        ImportError
-    ):  # 0.5.15 on; the providers must be hooked before they run
+    # 0.5.15 on: the providers must be hooked before they run.
+    with contextlib.suppress(ImportError):
         importlib.import_module("sglang.srt.arg_groups.overrides")
     recorder.hook_arguments(server_args.ServerArgs)
     recorder.hook_providers()
@@ -36,13 +35,17 @@ def prepare() -> None:
     cmdline.hook_argparse()
 
 
-def rehearse() -> None:
-    """Touch the memory that every launch touches: build SGLang's parser, and drop it."""
-    import argparse
-
+def prepare_forks() -> None:
+    """What only pays where many launches are forked from this process; after ``prepare``."""
+    import sglang
     import sglang.srt.server_args as server_args
 
-    server_args.ServerArgs.add_cli_args(argparse.ArgumentParser())
+    template.install(server_args.ServerArgs, _root(sglang))
+
+
+def _root(package: Any) -> str:
+    """The folder of the ``sglang`` package."""
+    return os.path.dirname(os.path.abspath(package.__file__))
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
@@ -54,7 +57,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     random.seed(0)
     # Only a warm-up asks: going through all modules costs milliseconds of copied pages.
     before = set(sys.modules) if request.get("list_imports") else set()
-    record = recorder.Recorder(os.path.dirname(os.path.abspath(sglang.__file__)))
+    record = recorder.Recorder(_root(sglang))
     line = cmdline.CommandLine()
     cmdline.watch(line)
     recorder.activate(record)
@@ -86,6 +89,14 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         recorder.activate(None)
         cmdline.watch(None)
     owner = record.main if args is None else args
+    if "fields" in request:  # a sweep wants the end and not the way
+        final = _final(owner, record) if owner is not None else {}
+        refusal = {"refusal": line.refusal} if line.refusal else {}
+        return {
+            "outcome": outcome,
+            "command_line": refusal,
+            "final": {name: final.get(name) for name in request["fields"]},
+        }
     return {
         "outcome": outcome,
         "phase": record.phase,
