@@ -142,3 +142,9 @@ def test_rocm_on_0_5_11_turns_the_radix_cache_off() -> None:
     assert fraction.verdict in (Verdict.OVERRIDDEN, Verdict.OVERRIDDEN_SILENTLY)
     assert fraction.final == pytest.approx(0.7225)
     assert str(fraction.changes[-1].frame) == "server_args.py:2673"
+
+
+def test_what_the_vendors_images_set_is_set_for_every_release() -> None:
+    trail = trace(["--model-path", "Qwen/Qwen3-8B"], release="0.5.8.post1", gpu="MI300X")
+    assert trail.outcome.starts, trail.outcome.sentence  # without it, it asks for vllm's kernels
+    assert any("SGLANG_USE_AITER" in note for note in trail.notes)

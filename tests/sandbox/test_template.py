@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,10 +25,10 @@ class Arguments:
 
 
 @pytest.fixture
-def arguments(monkeypatch: pytest.MonkeyPatch) -> type[Arguments]:
+def arguments(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Arguments]]:
     monkeypatch.delenv("TOY_EXTRA", raising=False)
     kind, state = type("Own", (Arguments,), {}), os.environ.__class__
-    template.install(kind, os.path.dirname(__file__))
+    template.install(kind, str(Path(__file__).parent))
     yield kind
     recorder.activate(None)
     environ.listen(None)
@@ -60,7 +62,7 @@ def test_an_environment_that_differs_gets_a_parser_of_its_own(
 
 
 def test_what_was_recorded_while_adding_is_told_again(arguments: type[Arguments]) -> None:
-    record = recorder.Recorder(os.path.dirname(__file__))
+    record = recorder.Recorder(str(Path(__file__).parent))
     recorder.activate(record)
     parser_of(arguments)
     recorder.activate(None)

@@ -77,7 +77,9 @@ class Worker:
         home.mkdir()
         boot.write_shims(shims, self.device)
         record = boot.boot_record(self.capsule, self.device, shims, home)
-        env = boot.environment(hub, home, extra)
+        # What the vendor's images set comes first; a launch's own values win.
+        preset = {} if self.capsule.live else dict(self.device.get("environment") or {})
+        env = boot.environment(hub, home, {**preset, **extra})
         if self.capsule.live:
             # The node's own environment made that installation work; keep it.
             env = {**os.environ, **{k: v for k, v in env.items() if k not in boot.RESERVED}}
@@ -104,8 +106,9 @@ class Worker:
         self.ready = self._take(START_SECONDS)
         if "ready" not in self.ready:
             tail = self.ready.get("traceback", "")[-TAIL_CHARACTERS:]
+            where = self.capsule.python if self.capsule.live else "its capsule"
             raise WorkerError(
-                f"SGLang {self.capsule.release} could not be imported in its capsule: "
+                f"SGLang {self.capsule.release} could not be imported in {where}: "
                 f"{self.ready.get('failed')}. The end of the traceback:\n{tail}"
             )
 

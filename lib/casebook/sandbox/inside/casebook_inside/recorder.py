@@ -53,6 +53,8 @@ class Recorder:
         if len(self.events) >= MAX_EVENTS:
             return
         stack = self.stack(frame)
+        if kind in ("env", "log") and any(function == "<module>" for _, _, function, _ in stack):
+            return  # said or read while a module is imported: whether it is now is chance
         self.events.append({"kind": kind, "phase": self.phase, "stack": stack, **data})
 
     def stack(self, frame: types.FrameType | None) -> list[list[Any]]:
