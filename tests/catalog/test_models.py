@@ -96,7 +96,8 @@ def test_derived_facts(
 def test_every_model_is_consistent(facts: Any) -> None:
     text = facts.text_config()
     assert facts.layers == text.get("num_hidden_layers", facts.layers) > 0
-    assert facts.is_hybrid == (facts.family not in ("dense attention", "DFlash drafter"))
+    plain = ("dense attention", "MoE attention", "DFlash drafter")
+    assert facts.is_hybrid == (facts.family not in plain)
     assert facts.source
     assert facts.status in ("verbatim", "reconstructed")
     if facts.checkpoint_bytes and facts.quantization is None:
