@@ -74,6 +74,32 @@ def test_the_message_of_an_excluding_branch_is_not(reader: interpret.Reader) -> 
     assert change.message is None
 
 
+def test_a_sibling_branch_may_tell_by_name_and_new_value(reader: interpret.Reader) -> None:
+    events = [assign("page_size", 8, 64, 7), log("changing page_size from 8 to 64.", 10)]
+    (change,) = interpret.changes(events, reader)["page_size"]
+    assert change.message is not None
+
+
+def test_a_message_that_names_another_changed_argument_is_that_ones(
+    reader: interpret.Reader,
+) -> None:
+    events = [
+        assign("page_size", None, 1, 7),
+        assign("chunked_prefill_size", None, 2, 7),
+        log("The chunked prefill size is adjusted to 2.", 8),
+    ]
+    found = interpret.changes(events, reader)
+    assert found["page_size"][0].message is None
+    assert found["chunked_prefill_size"][0].message is not None
+
+
+def test_a_callers_message_must_be_its_own(reader: interpret.Reader) -> None:
+    deeper = log("page_size is 1 now", 900)  # said in another function that the caller calls
+    deeper["stack"] = [frame(900, "_other", 5), frame(3, "__post_init__", 1)]
+    events = [assign("page_size", None, 1, 7), deeper]
+    assert interpret.changes(events, reader)["page_size"][0].message is None
+
+
 def test_in_a_functions_own_body_the_message_must_name_the_argument(
     reader: interpret.Reader,
 ) -> None:
@@ -129,6 +155,8 @@ def test_what_materialising_writes_is_the_declarations_work(reader: interpret.Re
         ("the page sizes are", "page_size", False),
         ("mypage size", "page_size", False),
         ("nothing", "page_size", False),
+        ("The mixed chunked prefill are disabled", "enable_mixed_chunk", True),
+        ("metrics are fine", "enable_metrics", False),
     ],
 )
 def test_naming_an_argument(message: str, field: str, named: bool) -> None:

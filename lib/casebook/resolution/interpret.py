@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,11 @@ class _Raw:
 def changes(events: list[dict[str, Any]], reader: Reader) -> dict[str, list[Change]]:
     """The real changes per field, in order: no-ops dropped, each with its deciding line and message."""
     logs = [_Raw(i, e, _unhelped(e["stack"])) for i, e in enumerate(events) if e["kind"] == "log"]
+    changed = {
+        e["field"]
+        for e in events
+        if e["kind"] in ("assign", "declare") and not _same(e["old"], e["new"])
+    }
     found: dict[str, list[Change]] = {}
     declared: dict[tuple[str, str], _Raw] = {}
     for position, event in enumerate(events):
@@ -78,7 +84,7 @@ def changes(events: list[dict[str, Any]], reader: Reader) -> dict[str, list[Chan
             author = declared.get((field, repr(new)), author)
         if _same(old, new):
             continue
-        message = _message_for(author, field, logs, reader)
+        message = _message_for(author, field, logs, reader, changed)
         found.setdefault(field, []).append(
             Change(
                 old=old,
@@ -127,12 +133,15 @@ def _unhelped(stack: list[list[Any]]) -> list[list[Any]]:
     return stack
 
 
-def _message_for(change: _Raw, field: str, logs: list[_Raw], reader: Reader) -> LogLine | None:
+def _message_for(
+    change: _Raw, field: str, logs: list[_Raw], reader: Reader, changed: Collection[str]
+) -> LogLine | None:
     """The log record that explains a change, or None.
 
-    It must come from the same call of the same function, out of a branch that encloses the change
-    or is enclosed by it. In a function's own body, where everything is a neighbour of everything,
-    it must also name the argument.
+    It comes from the same call of the same function (or, naming the argument, from its caller). Out of
+    a branch that encloses the change or is enclosed by it, it is taken, unless it names another
+    changed argument and not this one. In the function's own body, where everything is a neighbour of
+    everything, it must name the argument; from a sibling branch it must tell the new value, too.
     """
     best: tuple[int, _Raw] | None = None
     for level, (file, line, function, identity) in enumerate(change.stack[:2]):
@@ -140,35 +149,56 @@ def _message_for(change: _Raw, field: str, logs: list[_Raw], reader: Reader) -> 
         if source is None:
             continue
         for log in logs:
-            for log_file, log_line, log_function, log_identity in log.stack:
+            for depth_of_log, frame in enumerate(log.stack):
+                log_file, log_line, log_function, log_identity = frame
                 if (log_file, log_function, log_identity) != (file, function, identity):
                     continue
-                if level > 0 and log_line == line:
-                    break  # out of the same call, where the level below has not joined them
-                depth = source.shared_branch(line, log_line)
-                named = names_argument(log.event["message"], field)
-                if depth > 1 or (depth == 1 and named):
-                    distance = abs(log.position - change.position)
-                    if best is None or distance < best[0]:
-                        best = (distance, log)
+                message = log.event["message"]
+                named = names_argument(message, field)
+                shared = source.shared_branch(line, log_line)
+                direct = depth_of_log == 0
+                if level > 0:
+                    joined = named and direct and log_line != line and shared > 0
+                elif shared > 1:
+                    joined = named or not _names_another(message, field, changed)
+                else:
+                    told = shared == 1 or _tells(message, change.event["new"])
+                    joined = named and direct and told
+                distance = abs(log.position - change.position)
+                if joined and (best is None or distance < best[0]):
+                    best = (distance, log)
                 break
         if best is not None:
             break
     return log_line_of(best[1].event, reader) if best else None
 
 
+def _names_another(message: str, field: str, changed: Collection[str]) -> bool:
+    return any(names_argument(message, other) for other in changed if other != field)
+
+
+def _tells(message: str, value: Any) -> bool:
+    """Whether a message tells a value: by its text, or for a switch by saying which way it went."""
+    if isinstance(value, bool):
+        return ("enabl" if value else "disabl") in message.lower()
+    text = value if isinstance(value, str) else repr(value)
+    return re.search(rf"(?<!\w){re.escape(text)}(?!\w)", message) is not None
+
+
 def names_argument(message: str, field: str) -> bool:
-    """Whether a text names an argument, by its field, its flag, or its words (``page size``)."""
+    """Whether a text names an argument: by field or flag, in words (``page size``), or by what it
+    switches (``mixed chunked prefill`` for ``enable_mixed_chunk``)."""
     folded = " ".join(message.lower().replace("-", " ").replace("_", " ").split())
     words = field.replace("_", " ")
-    position = folded.find(words)
-    while position >= 0:
-        before = folded[position - 1 : position]
-        after = folded[position + len(words) : position + len(words) + 1]
-        if not before.isalnum() and not after.isalnum():
-            return True
-        position = folded.find(words, position + 1)
-    return False
+    if re.search(rf"(?<!\w){re.escape(words)}(?!\w)", folded):
+        return True
+    stem = re.sub(r"^(enable|disable) ", "", words)
+    # One word alone ("lora", "metrics") may mean anything; two and more are the switch.
+    return (
+        stem != words
+        and " " in stem
+        and re.search(rf"(?<!\w){re.escape(stem)}", folded) is not None
+    )
 
 
 def log_line_of(event: dict[str, Any], reader: Reader) -> LogLine:

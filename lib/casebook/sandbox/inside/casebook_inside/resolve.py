@@ -162,8 +162,9 @@ def _final(args: Any, record: recorder.Recorder) -> dict[str, Any]:
     reader = getattr(overrides, "resolution_result", None)
     if reader is None or not hasattr(args, "_raw_input"):
         values = {name: encode(getattr(args, name, None)) for name in record.fields}
-        # Until the stash is materialised, a declaration outranks the attribute.
-        if not getattr(args, "_declarations_materialized", True):
+        # 0.5.15 to 0.5.19: until the stash is materialised, a declaration outranks the attribute.
+        materialises = hasattr(overrides, "materialize_declarations")
+        if materialises and not getattr(args, "_declarations_materialized", False):
             values.update({k: v for k, v in record.current.items() if k in values})
         return values
     return {name: encode(_read(reader, args, name)) for name in record.fields}
