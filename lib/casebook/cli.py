@@ -304,8 +304,16 @@ def _verdict_table(frame: pd.DataFrame) -> Table:
     return table
 
 
+def _add_commands() -> None:
+    from casebook.ladder.commands import COMMANDS
+
+    for command in COMMANDS:
+        cli.add_command(command)
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line; a user's mistake is one sentence on standard error and exit code 2."""
+    _add_commands()
     try:
         cli.main(args=list(arguments) if arguments is not None else None, standalone_mode=False)
     except CasebookError as error:
