@@ -53,8 +53,8 @@ class Recorder:
         if len(self.events) >= MAX_EVENTS:
             return
         stack = self.stack(frame)
-        if kind in ("env", "log") and any(function == "<module>" for _, _, function, _ in stack):
-            return  # said or read while a module is imported: whether it is now is chance
+        if kind in ("env", "log") and any(_is_once_per_process(frame) for frame in stack):
+            return  # whether that happens now, or happened before the fork, is chance
         self.events.append({"kind": kind, "phase": self.phase, "stack": stack, **data})
 
     def stack(self, frame: types.FrameType | None) -> list[list[Any]]:
@@ -182,6 +182,12 @@ class DeclarationList(list):  # type: ignore[type-arg]
 
     def __reduce__(self) -> Any:  # a copy or a pickle is a plain list
         return (list, (list(self),))
+
+
+def _is_once_per_process(frame: list[Any]) -> bool:
+    """Whether a frame imports a module, or makes a package's lazy attribute (``current_platform``)."""
+    file, _, function, _ = frame
+    return function == "<module>" or (function == "__getattr__" and file.endswith("__init__.py"))
 
 
 def _is_generated_init(frame: types.FrameType) -> bool:
