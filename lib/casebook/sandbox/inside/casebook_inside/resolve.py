@@ -90,6 +90,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         cmdline.watch(None)
     owner = record.main if args is None else args
     if "fields" in request:  # a sweep wants the end and not the way
+        record.fields = [name for name in record.fields if name in request["fields"]]
         final = _final(owner, record) if owner is not None else {}
         refusal = {"refusal": line.refusal} if line.refusal else {}
         return {
