@@ -45,6 +45,16 @@ def test_a_mistake_is_a_sentence_and_exit_code_2(
     assert "Traceback" not in out + err
 
 
+def test_every_command_has_help(capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capfd, "--help")
+    assert code == 0
+    names = [line.split()[0] for line in out.partition("Commands:")[2].splitlines() if line.strip()]
+    assert {"explain", "check", "ladder", "drafter-check"} <= set(names)
+    for name in names:
+        code, out, _ = run(capfd, name, "--help")
+        assert (code, out.startswith("Usage:")) == (0, True)
+
+
 @pytest.mark.parametrize("table", ["releases", "gpus", "models"])
 def test_tables(capfd: pytest.CaptureFixture[str], table: str) -> None:
     code, out, _ = run(capfd, table)

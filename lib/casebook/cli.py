@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import click
 import pandas as pd
@@ -30,7 +31,28 @@ _COLOURS = {
 USAGE_EXIT = 2
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Group(click.Group):
+    """A group whose further commands are imported when asked for: some bring torch with them."""
+
+    further: ClassVar[dict[str, str]] = {
+        "check": "casebook.ladder.commands:check",
+        "ladder": "casebook.ladder.commands:ladder",
+        "record": "casebook.ladder.commands:record",
+        "drafter-check": "casebook.dflash.commands:drafter_check",
+    }
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *self.further])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.further:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = self.further[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="casebook")
 def cli() -> None:
     """What will SGLang do with this launch? Asked of SGLang's own code, without a GPU."""
@@ -304,16 +326,8 @@ def _verdict_table(frame: pd.DataFrame) -> Table:
     return table
 
 
-def _add_commands() -> None:
-    from casebook.ladder.commands import COMMANDS
-
-    for command in COMMANDS:
-        cli.add_command(command)
-
-
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line; a user's mistake is one sentence on standard error and exit code 2."""
-    _add_commands()
     try:
         cli.main(args=list(arguments) if arguments is not None else None, standalone_mode=False)
     except CasebookError as error:

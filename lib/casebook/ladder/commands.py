@@ -149,6 +149,3 @@ def record(out: Path, stop_when_ready: bool, limit: float | None, command: tuple
     click.echo(f"{out}: {found['measured']['outcome']}; GPU memory: {found['nvml']}", err=True)
     sys.exit(0 if found["measured"]["outcome"] == "ok" else 1)
 
-
-COMMANDS = (check, ladder, record)
-"""For the command line: ``for command in COMMANDS: cli.add_command(command)``."""

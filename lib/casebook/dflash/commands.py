@@ -1,0 +1,111 @@
+"""``casebook drafter-check``: the checks that apply to a drafter's files, from a shell.
+
+Exit codes: 0 nothing failed, 1 a check failed, 2 it could not be asked.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from casebook.catalog.models import model as find_model
+from casebook.catalog.models import read_checkpoint
+from casebook.dflash.bench import Given, Launch
+from casebook.errors import CasebookError
+
+_MARKS = {"pass": ("green", "pass"), "fail": ("red", "FAIL"), "not applicable": ("white", "n/a ")}
+
+
+@click.command("drafter-check")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--target", help="The target: a model of the catalog, or its checkpoint directory.")
+@click.option("--release", help="SGLang release that will serve it, such as 0.5.15.post1.")
+@click.option("--draft-tokens", type=int, help="The launch's --speculative-num-draft-tokens.")
+@click.option("--context-length", type=int, help="The launch's context length, tokens.")
+@click.option("--training-length", type=int, help="Tokens of the longest training sample.")
+@click.option("--tokens", type=click.Path(path_type=Path), help="The store of training tokens.")
+@click.option("--store", type=click.Path(path_type=Path), help="The store of hidden states.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def drafter_check(
+    directory: Path,
+    target: str | None,
+    release: str | None,
+    draft_tokens: int | None,
+    context_length: int | None,
+    training_length: int | None,
+    tokens: Path | None,
+    store: Path | None,
+    as_json: bool,
+) -> None:
+    """Check the drafter in DIRECTORY before a cluster is booked for it.
+
+    Checks that need the training code are not applicable here; notebook 07 runs them.
+    """
+    try:
+        given = read_given(
+            directory,
+            target,
+            release,
+            Launch(draft_tokens, context_length),
+            training_length,
+            tokens,
+            store,
+        )
+        from casebook.dflash.checks import files_table
+
+        table = files_table(given)
+    except CasebookError as error:
+        click.echo(str(error), err=True)
+        sys.exit(2)
+    if as_json:
+        click.echo(json.dumps(table.reset_index().to_dict("records"), indent=2))
+    else:
+        for number, row in table.iterrows():
+            colour, mark = _MARKS[row["finding"]]
+            click.echo(f"{click.style(mark, fg=colour)} {number:>2} {row['name']}: {row['detail']}")
+    sys.exit(1 if (table["finding"] == "fail").any() else 0)
+
+
+def read_given(
+    directory: Path,
+    target: str | None = None,
+    release: str | None = None,
+    launch: Launch | None = None,
+    training_length: int | None = None,
+    tokens: Path | None = None,
+    store: Path | None = None,
+) -> Given:
+    """A drafter directory and its surroundings, as the checks want them."""
+    from casebook.dflash.checkpoint import tensor_infos
+    from casebook.dflash.config import read_json
+    from casebook.dflash.tokens import read_report, read_samples
+
+    text_ids = supervised = None
+    if tokens is not None:
+        samples, report = read_samples(tokens), read_report(tokens)
+        text_ids = frozenset(t for s in samples for t in s.input_ids.unique().tolist())
+        supervised = (report.supervised_tokens, report.tokens)
+        longest = max((len(s) for s in samples), default=0)
+        training_length = training_length if training_length is not None else longest
+    has_weights = any(directory.glob("*.safetensors"))
+    return Given(
+        config=read_json(directory / "config.json"),
+        tensors=tensor_infos(directory) if has_weights else None,
+        target=_target_config(target) if target else None,
+        release=release,
+        launch=launch or Launch(),
+        training_length=training_length,
+        text_ids=text_ids,
+        store=store,
+        supervised=supervised,
+    )
+
+
+def _target_config(target: str) -> dict[str, Any]:
+    path = Path(target)
+    facts = read_checkpoint(path) if path.is_dir() else find_model(target)
+    return facts.config()
