@@ -148,4 +148,3 @@ def record(out: Path, stop_when_ready: bool, limit: float | None, command: tuple
     found = run_recorded(command, out, stop_when_ready=stop_when_ready, limit_seconds=limit)
     click.echo(f"{out}: {found['measured']['outcome']}; GPU memory: {found['nvml']}", err=True)
     sys.exit(0 if found["measured"]["outcome"] == "ok" else 1)
-
