@@ -117,7 +117,7 @@ def _node(text: Text, node: Node, found: list[Unit]) -> None:
     kind = node.type
     if kind in EXPANSIONS:
         _literal(text, start(node), opens(text, node), found)
-        found.append(_expansion(text, node, quoted=False))
+        _expansion(text, node, quoted=False, found=found)
     elif kind == "raw_string":
         _raw(text, start(node) + 1, end(node) - 1, found)
     elif kind in ("string", "translated_string"):
@@ -129,7 +129,7 @@ def _node(text: Text, node: Node, found: list[Unit]) -> None:
         for child in node.children:
             if child.type in EXPANSIONS:
                 _literal(text, position, opens(text, child), found)
-                found.append(_expansion(text, child, quoted=False))
+                _expansion(text, child, quoted=False, found=found)
                 position = end(child)
         _literal(text, position, end(node), found)
     elif node.children:
@@ -143,9 +143,14 @@ def _node(text: Text, node: Node, found: list[Unit]) -> None:
         _literal(text, start(node), end(node), found)
 
 
-def _expansion(text: Text, node: Node, quoted: bool) -> Unit:
+def _expansion(text: Text, node: Node, quoted: bool, found: list[Unit]) -> None:
     first, last = opens(text, node), end(node)
-    return Unit(text.text[first:last], text.at[first], quoted, node)
+    until = last
+    if node.type == "simple_expansion" and text.text[first + 1 : first + 2] in tuple("0123456789"):
+        # `$12` is `$1` with a `2` behind it for bash; the grammar makes one name of it.
+        until = first + 2
+    found.append(Unit(text.text[first:until], text.at[first], quoted, node))
+    found.extend(Unit(text.text[i], text.at[i], quoted) for i in range(until, last))
 
 
 def _literal(text: Text, first: int, last: int, found: list[Unit]) -> None:
@@ -177,7 +182,7 @@ def _string(text: Text, node: Node, found: list[Unit]) -> None:
     position = first
     for child in _expansions_in(inner):
         _in_quotes(text, position, opens(text, child), found)
-        found.append(_expansion(text, child, quoted=True))
+        _expansion(text, child, quoted=True, found=found)
         position = end(child)
     _in_quotes(text, position, last, found)
     if len(found) == before:

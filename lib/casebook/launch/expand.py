@@ -19,6 +19,7 @@ from casebook.launch.source import Text
 
 IFS = " \t\n"
 _HOME = "~ is the home directory of whoever runs it"
+_NAME = re.compile(r"([A-Za-z_]\w*|[0-9]+|[@*?$!#-])", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ class Expander:
         node = unit.expansion
         assert node is not None
         if node.type == "simple_expansion":
-            return self._named(node, unit, _inside(text, node)[1:])
+            return self._named(unit, unit.char[1:])
         if node.type == "expansion":
             return self._braced(text, node, unit)
         if node.type == "command_substitution":
@@ -165,8 +166,10 @@ class Expander:
         )
         return _Piece([FieldText(value, exact=False, reason=reason)], quoted=True, split=False)
 
-    def _named(self, node: Node, unit: Unit, name: str) -> _Piece:
-        del node
+    def _named(self, unit: Unit, name: str) -> _Piece:
+        if not _NAME.fullmatch(name):
+            # The grammar closes a quote elsewhere than bash does, and takes a lone `$` for an expansion.
+            return self._unknown(unit, f"{unit.char} is not an expansion that bash knows")
         found = self.lookup(name)
         star = name == "*"
         return self._value(found, name, unit, all_fields=name == "@" or star, star=star)
@@ -196,8 +199,8 @@ class Expander:
 
     def _braced(self, text: Text, node: Node, unit: Unit) -> _Piece:
         inner = _inside(text, node)[2:-1]
-        if match := re.fullmatch(r"([A-Za-z_]\w*|[0-9]+|[@*?$!#-])", inner):
-            return self._named(node, unit, match[1])
+        if match := _NAME.fullmatch(inner):
+            return self._named(unit, match[0])
         if match := re.fullmatch(r"([A-Za-z_]\w*)\[([@*]|-?\d+)\]", inner):
             found = self.lookup(match[1])
             if match[2] in "@*":
@@ -412,6 +415,7 @@ def _other_name(word: list[Unit]) -> bool:
         unit.expansion is not None
         and unit.expansion.type == "simple_expansion"
         and not unit.quoted
+        and not unit.char[1:].isdigit()
         and following.expansion is None
         and not following.quoted
         and bool(re.match(r"\w", following.char, re.ASCII))

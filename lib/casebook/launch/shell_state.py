@@ -54,14 +54,14 @@ class State:
         if name == "#":
             count = FieldText(Text.made(str(len(self.positional))))
             return Lookup((count,), self.positional_known, _ARGUMENTS)
-        if name.isdigit() and name != "0":
+        if name.isdecimal() and name.isascii() and int(name) > 0:
             place = int(name) - 1
             inside = place < len(self.positional)
             fields = (self.positional[place],) if inside else None
             return Lookup(fields, self.positional_known, _ARGUMENTS, self.positional_known)
-        if name == "0":
+        if name.isdecimal() and name.isascii():
             return Lookup((FieldText(Text.made(self.name)),), False, "$0 is the script's own name")
-        if not (name[0].isalpha() or name[0] == "_"):
+        if not name.isidentifier():
             return Lookup((FieldText(Text.made("")),), False, f"${name} is known only when it runs")
         if name in self.variables:
             found = self.variables[name]

@@ -98,6 +98,10 @@ class Text:
         """A piece of it."""
         return Text(self.text[start:end], self.at[start:end])
 
+    def place(self, index: int) -> int:
+        """The offset of a character; one past the last where ``index`` lies behind the text."""
+        return self.at[index] if index < len(self.at) else self.end
+
     @property
     def start(self) -> int:
         """The first known offset, or ``NOWHERE``."""

@@ -17,12 +17,11 @@ from casebook.launch.bash_tree import EXPANSIONS, end, errors, opens, parse, sta
 from casebook.launch.expand import Empty, Expander, FieldText, joined
 from casebook.launch.shell_state import State
 from casebook.launch.source import NOWHERE, Text
+from casebook.launch.word_groups import word_groups
 
 MAX_STEPS = 50_000
 MAX_DEPTH = 25
 MAX_ROUNDS = 256
-_GAP = re.compile(r"(\\\n)*")
-_ESCAPED = re.compile(r"((?:[ \t]|\\\n)*)(\\[ \t])")
 BUILTINS = frozenset(
     [
         ".",
@@ -378,7 +377,9 @@ class _Walker:
             known = state.positional_known
         else:
             expander = self.expander(state)
-            fields = self.words(text, node.children[first + 1 : last], expander, tail=True)
+            listed = node.children[first + 1 : last]
+            behind = start(node.children[last]) if last < len(node.children) else end(node)
+            fields = self.words(text, listed, expander, end(node.children[first]), behind)
             known = all(f.exact for f in fields) and all(e.known for e in expander.empties)
         name = _source(text, variable)
         if known and len(fields) <= MAX_ROUNDS:
@@ -450,7 +451,8 @@ class _Walker:
             return name.partition("[")[0]
         if value is not None and value.type == "array":
             expander = self.expander(state)
-            fields = self.words(text, value.children[1:-1], expander)
+            opening, *inner, closing = value.children
+            fields = self.words(text, inner, expander, end(opening), start(closing))
             state.assign(name, fields, array=True, append=append, export=export, local=local)
             return name
         state.assign(
@@ -510,11 +512,16 @@ class _Walker:
     # -- commands -----------------------------------------------------------------------------
 
     def words(
-        self, text: Text, nodes: Sequence[Node], expander: Expander, tail: bool = False
+        self,
+        text: Text,
+        nodes: Sequence[Node],
+        expander: Expander,
+        after: int | None = None,
+        until: int | None = None,
     ) -> list[FieldText]:
-        """The fields of neighbouring nodes; nodes without a gap between are one word."""
+        """The fields of the words that lie from ``after`` to ``until`` and are made of ``nodes``."""
         found: list[FieldText] = []
-        for group in _groups(text, nodes, tail):
+        for group in word_groups(text, nodes, after, until):
             found.extend(expander.word(text, group.first, group.last, group.nodes))
         return found
 
@@ -577,9 +584,9 @@ class _Walker:
     ) -> None:
         operator = next((c.type for c in node.children if not c.is_named), ">")
         targets = [c for c in node.named_children if c.type != "file_descriptor"]
-        groups = _groups(text, targets)
+        groups = word_groups(text, targets)
         fields = self.words(text, groups[0].nodes, expander) if groups else []
-        redirects.append(Redirect(operator, fields[0] if fields else None, text.at[start(node)]))
+        redirects.append(Redirect(operator, fields[0] if fields else None, text.place(start(node))))
         # The grammar hands later words to the redirection; bash gives them to the command.
         for group in groups[1:]:
             extra.extend(group.nodes)
@@ -694,7 +701,8 @@ class _Walker:
         last: int,
     ) -> FieldText | None:
         expander = self.expander(state)
-        words = self.words(text, nodes, expander, tail=True)
+        line = text.text.find("\n", end(nodes[-1])) if nodes else -1
+        words = self.words(text, nodes, expander, until=line if line >= 0 else len(text))
         if not words:
             for name, value in prefix.items():
                 state.assign(name, [value])
@@ -708,13 +716,13 @@ class _Walker:
                 for n, v in state.variables.items()
                 if v is not None and not v.exported and v.fields and n not in prefix
             },
-            text.at[first],
-            text.at[last - 1] + 1,
+            text.place(first),
+            text.place(last - 1) + 1,
             stdin,
             redirects,
             state.cloudy,
             (*expander.empties, *self._here),
-            tuple((text.at[start(n)], text.at[end(n) - 1] + 1) for n in nodes),
+            tuple((text.place(start(n)), text.place(end(n) - 1) + 1) for n in nodes),
         )
         self._here = ()
         name = words[0].text
@@ -834,47 +842,6 @@ class _Walker:
             state.positional = tuple(words[number:])
             state.positional_known = not state.cloudy
             return
-
-
-@dataclass
-class _Group:
-    """One word's stretch of text and the nodes in it."""
-
-    first: int
-    last: int
-    nodes: list[Node]
-
-
-def _groups(text: Text, nodes: Sequence[Node], tail: bool = False) -> list[_Group]:
-    """Neighbouring nodes as words. What the grammar skips between two of them (an escaped blank) is
-    part of a word; ``tail`` looks behind the last one, too."""
-    groups: list[_Group] = []
-    for node in nodes:
-        if end(node) <= start(node) or (not node.is_named and node.type in (";", "\n")):
-            continue
-        if groups:
-            _skipped(text, groups, start(node))
-        if groups and _GAP.fullmatch(text.text[groups[-1].last : start(node)]):
-            groups[-1].nodes.append(node)
-            groups[-1].last = end(node)
-        else:
-            groups.append(_Group(start(node), end(node), [node]))
-    if tail and groups:
-        line = text.text.find("\n", groups[-1].last)
-        _skipped(text, groups, len(text) if line < 0 else line)
-    return groups
-
-
-def _skipped(text: Text, groups: list[_Group], until: int) -> None:
-    position = groups[-1].last
-    while match := _ESCAPED.match(text.text, position, until):
-        joined_on = bool(_GAP.fullmatch(match[1]))
-        first, last = match.start(2), match.end()
-        if joined_on:
-            groups[-1].last = last
-        else:
-            groups.append(_Group(first, last, []))
-        position = last
 
 
 def _expansions(root: Node) -> list[Node]:
