@@ -35,10 +35,13 @@ class _Group(click.Group):
     """A group whose further commands are imported when asked for: some bring torch with them."""
 
     further: ClassVar[dict[str, str]] = {
+        "case": "casebook.cases.commands:case",
         "check": "casebook.ladder.commands:check",
         "ladder": "casebook.ladder.commands:ladder",
         "record": "casebook.ladder.commands:record",
         "drafter-check": "casebook.dflash.commands:drafter_check",
+        "run": "casebook.runs.commands:run",
+        "site": "casebook.runs.commands:site",
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -131,38 +134,6 @@ def capsule(releases: Sequence[str]) -> None:
     for release in releases:
         found = ensure(release)
         click.echo(f"SGLang {found.release}: {found.folder}")
-
-
-@cli.command()
-@click.argument("notebooks", nargs=-1)
-@click.option("--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True)
-@click.option("--jobs", type=click.IntRange(1), default=2, show_default=True)
-@click.option("--force", is_flag=True, help="Run again what has a good record already.")
-@click.option(
-    "-y",
-    "--parameters",
-    help='Parameters as YAML or JSON, for example \'{"release": "0.5.9"}\'.',
-)
-def run(
-    notebooks: Sequence[str], out: Path, jobs: int, force: bool, parameters: str | None
-) -> None:
-    """Run the notebooks headless (all, or those named) and write an HTML index."""
-    from casebook.runs import run_suite
-
-    given = _mapping(parameters) if parameters else None
-    sys.exit(run_suite(out=out, jobs=jobs, force=force, only=notebooks, parameters=given))
-
-
-def _mapping(text: str) -> dict[str, Any]:
-    import yaml
-
-    try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise click.BadParameter(f"not YAML: {error}", param_hint="--parameters") from error
-    if not isinstance(found, dict):
-        raise click.BadParameter("must be a mapping of names to values", param_hint="--parameters")
-    return found
 
 
 @cli.command()

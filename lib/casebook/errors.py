@@ -61,8 +61,24 @@ class WorkerError(CasebookError):
     """The child process that holds a capsule could not start, or died outside a launch."""
 
 
+class CaseError(CasebookError):
+    """A file that cannot be read as a case; the message names file and line."""
+
+
+class UnknownCaseError(UnknownNameError):
+    """A case that ``data/cases/`` does not hold."""
+
+
 class RunError(CasebookError):
     """A notebook run that was asked for wrongly: no such notebook, parameter or value."""
+
+
+class SchedulerError(CasebookError):
+    """A Dask scheduler that does not answer, or went away during a batch."""
+
+
+class StoreError(CasebookError):
+    """The place where runs leave their results could not be written."""
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:

@@ -34,7 +34,8 @@ class Parameter:
 
     name: str
     type: str
-    default: str
+    default: str | None
+    """Source text; None for a line ``name: type``, whose value each run must give."""
 
     def accepts(self, value: Any) -> bool:
         """Whether ``value`` is of the declared type; a type we cannot read accepts plain data."""
@@ -111,7 +112,7 @@ def declared(notebook: dict[str, Any], where: Path) -> dict[str, Parameter]:
 
 
 def check(parameters: dict[str, Any], known: dict[str, Parameter], where: Path) -> None:
-    """Refuse a name the notebook does not declare and a value of another type than declared."""
+    """Refuse an undeclared name, a value of another type than declared, and a missing value."""
     for name, value in parameters.items():
         if name not in known:
             near = nearest(name, known)
@@ -128,17 +129,23 @@ def check(parameters: dict[str, Any], known: dict[str, Parameter], where: Path) 
                 f"Parameter {name!r} of {where.name} is declared {known[name].type} and cannot be "
                 f"{value!r}, which is {type(value).__name__}."
             )
+    for name, parameter in known.items():
+        if parameter.default is None and name not in parameters:
+            raise RunError(
+                f"{where.name} needs a value for its parameter {name!r} ({parameter.type}); give "
+                f"one, as in -p {name}=VALUE."
+            )
 
 
 def _assigned(node: ast.stmt) -> list[Parameter]:
-    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
         annotation = node.annotation
         kind = annotation.value if isinstance(annotation, ast.Constant) else None
         return [
             Parameter(
                 node.target.id,
                 kind if isinstance(kind, str) else ast.unparse(annotation),
-                ast.unparse(node.value),
+                ast.unparse(node.value) if node.value else None,
             )
         ]
     if isinstance(node, ast.Assign):

@@ -21,7 +21,7 @@ from typing import Any
 
 from casebook.runs.spec import RunSpec
 
-RECORD_FORMAT = 1
+RECORD_FORMAT = 2
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -46,6 +46,16 @@ class State(StrEnum):
     def exit_code(self) -> int:
         """What a run in this state makes of the whole batch's exit code."""
         return _EXIT[self]
+
+    @property
+    def came_to_its_end(self) -> bool:
+        """The notebook ran to its last cell; the same run again would say the same."""
+        return self in (State.OK, State.VERDICT_FAIL)
+
+    @property
+    def worth_a_retry(self) -> bool:
+        """The surroundings failed in a way that may pass; a limit or a missing kernel does not."""
+        return self in (State.KERNEL_DIED, State.LOST)
 
 
 _WORDS = {
@@ -102,6 +112,8 @@ class RunResult:
     """The executed notebook, as far as it got."""
     started: str = ""
     """UTC, ISO 8601."""
+    attempts: int = 1
+    """How often it was started; more than 1 after an infrastructure fault."""
     reused: bool = False
     """Taken from a record of an earlier batch instead of run again."""
 
@@ -110,8 +122,10 @@ class RunResult:
         return {
             "format": RECORD_FORMAT,
             "key": self.spec.key,
+            "slug": self.spec.slug,
             "name": self.spec.label,
-            "notebook": self.spec.notebook.name,
+            "title": self.spec.title,
+            "notebook": self.spec.notebook_text,
             "parameters": self.spec.parameters,
             "state": self.state.value,
             "seconds": round(self.seconds, 3),
@@ -120,6 +134,7 @@ class RunResult:
             "verdict": self.verdict,
             "output": self.output.name if self.output else None,
             "started": self.started,
+            "attempts": self.attempts,
         }
 
     @classmethod
@@ -137,6 +152,7 @@ class RunResult:
                 record["verdict"],
                 notebooks / record["output"] if record["output"] else None,
                 str(record["started"]),
+                int(record["attempts"]),
                 reused=True,
             )
         except (KeyError, TypeError, ValueError):

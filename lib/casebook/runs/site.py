@@ -1,236 +1,142 @@
-"""The pages a reader opens: an index of the runs, and each executed notebook.
+"""The pages a reader opens: an index of runs and cases, and a page for each.
 
-Made for a room without internet: no script, no font and no style from elsewhere. nbconvert's own
-templates load three from a CDN, so only its innermost one is used, inside a page of ours. The pages
-hold a policy that forbids scripts and any request, since outputs quote text from launch scripts and
-logs that nobody has vetted.
+Made for a room without internet: no script, no font and no style from elsewhere. The pages hold a
+policy that forbids any request and any script but the index's own, since outputs quote text from
+launch scripts and logs that nobody has vetted.
 """
 
 from __future__ import annotations
 
+import base64
 import functools
-import html
-import re
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import casebook
-from casebook.runs import style
+from casebook.runs import cells
 from casebook.runs.files import write_text
-from casebook.runs.imports import skip_slow_parser
-from casebook.runs.outcome import RunResult, State
+from casebook.runs.shown import ShownCase, ShownRun, shown_cases, shown_runs
 from casebook.runs.verdict import rich_text
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:"
-_WIDGET = "application/vnd.jupyter.widget-view+json"
-_FAILED = "papermill-error-cell"
-_NUMBER = re.compile(r"[-+\u2212]?[\d.,\u202f ]+(e[-+]?\d+)?%?|nan|NaN|None|inf|", re.IGNORECASE)
-
-# Code folded away, as the reader wants the findings; parameters open, as they are the question;
-# tables in a box that scrolls by itself; warnings of libraries folded too.
-_CELLS = """
-{%- extends 'basic/index.html.j2' -%}
-{% block input_group -%}
-{%- set asked = cell.metadata.get('tags', []) | select('in', ['parameters', 'injected-parameters']) | list -%}
-<details class="code"{% if asked %} open{% endif %}><summary>
-{%- if 'injected-parameters' in asked %}Parameters given to this run{% elif asked %}Parameters, as the notebook sets them{% else %}Code{% endif %}
-{%- if cell.execution_count %} <span class="count">[{{ cell.execution_count }}]</span>{% endif -%}
-</summary>
-{{ self.input() }}
-</details>
-{% endblock input_group %}
-{% block stream_stderr -%}
-<details class="code"><summary>Messages on stderr</summary>{{ super() }}</details>
-{%- endblock stream_stderr %}
-{% block data_html scoped -%}<div class="scroll">{{ super() }}</div>{%- endblock data_html %}
-"""
 
 
-def write_site(results: Sequence[RunResult], out: Path) -> Path:
-    """Write a page per executed notebook and ``out/index.html``; returns the index's path."""
-    for result in results:
-        _write_page(result, out)
+def write_site(out: Path) -> Path:
+    """Write ``out/index.html`` and a page per run and case found in ``out``; returns the index."""
+    runs = [_with_page(run, out) for run in shown_runs(out)]
+    cases = shown_cases(out)
+    for case in cases:
+        write_text(
+            out / "cases" / f"{case.slug}.html", _page("case.html.j2", case.title, case=case)
+        )
     index = out / "index.html"
-    write_text(index, _index(results, out))
+    write_text(index, _index(runs, cases))
     return index
 
 
-def page_path(result: RunResult, out: Path) -> Path:
+def page_path(run: ShownRun, out: Path) -> Path:
     """Where the page of a run stands."""
-    return out / "html" / f"{result.spec.slug}.html"
+    return out / "html" / f"{run.slug}.html"
 
 
-def _write_page(result: RunResult, out: Path) -> None:
-    if result.output is None or not result.output.is_file():
-        return
-    page = page_path(result, out)
-    if result.reused and page.is_file():
-        return
-    body = _body(result.output)
+def _with_page(run: ShownRun, out: Path) -> ShownRun:
+    """The run with its page written, unless a page of the same record and templates is there."""
+    page, stamp = page_path(run, out), _stamp(run)
+    if _stamped(page, stamp):
+        return replace(run, has_page=True)
+    body = cells.html_cells(out / "notebooks" / f"{run.slug}.ipynb") if run.has_notebook else None
     if body is None:
-        return
-    spec = result.spec
-    status = ""
-    if result.state is not State.OK:
-        status = (
-            f'<div class="status bad"><p><strong class="bad">{html.escape(_headline(result))}'
-            f"</strong></p><p>{rich_text(result.error)}{_to_failed(body)}</p></div>"
-        )
-    head = (
-        '<p class="meta"><a href="../index.html">All runs</a> &middot; '
-        f'<a href="../notebooks/{html.escape(result.output.name)}">this notebook, to open in Jupyter</a>'
-        f" &middot; {_when(result)}</p>{status}"
+        return run
+    failed = cells.FAILED if f'id="{cells.FAILED}"' in body else ""
+    text = _page(
+        "notebook.html.j2",
+        f"{run.title} ({run.name})",
+        stamp=stamp,
+        run=run,
+        cells=body,
+        failed=failed,
+        highlighting=cells.highlighting(),
     )
-    text = _page(f"{spec.title} ({spec.label})", head, body, style.NOTEBOOK + style.highlighting())
     write_text(page, text)
+    return replace(run, has_page=True)
 
 
-def _to_failed(body: str) -> str:
-    return f' <a href="#{_FAILED}">Go to it.</a>' if f'id="{_FAILED}"' in body else ""
+def _stamp(run: ShownRun) -> str:
+    words = json.dumps(asdict(run), default=str, sort_keys=True) + _templates_digest()
+    return hashlib.sha256(words.encode()).hexdigest()[:16]
 
 
-def _body(notebook: Path) -> str | None:
-    """The cells as HTML; None if the notebook was cut off while it was written."""
-    skip_slow_parser()
-    import nbformat
-    from papermill.execute import ERROR_MARKER_TAG
-
+def _stamped(page: Path, stamp: str) -> bool:
     try:
-        node = nbformat.read(notebook, as_version=4)
-    except (OSError, ValueError):
-        return None
-    for cell in node.cells:
-        if ERROR_MARKER_TAG in cell.metadata.get("tags", []):
-            # Papermill's banner and its mark before the failed cell; the page has a banner of its own.
-            cell.source = f'<span id="{_FAILED}"></span>' if _FAILED in cell.source else ""
-        elif cell.cell_type == "code":
-            # A widget without a kernel shows nothing; a progress bar would show its first tick.
-            cell.outputs = [o for o in cell.outputs if _WIDGET not in o.get("data", {})]
-    node.cells = [cell for cell in node.cells if cell.source]
-    node.metadata.pop("widgets", None)
-    body, _ = _exporter().from_notebook_node(node)
-    return re.sub(r"<table\b.*?</table>", _table, body, flags=re.DOTALL)
-
-
-def _table(found: re.Match[str]) -> str:
-    """A table in a box of its own; in one of pandas, columns of numbers are marked."""
-    from bs4 import BeautifulSoup
-
-    text = found.group()
-    if "dataframe" in text[:80]:
-        soup = BeautifulSoup(text, "html.parser")
-        rows = [row.find_all(["th", "td"], recursive=False) for row in soup.find_all("tr")]
-        for column in range(max(map(len, rows), default=0)):
-            cells = [row[column] for row in rows if len(row) == len(rows[-1])]
-            values = [c.get_text(strip=True) for c in cells if c.name == "td"]
-            if values and all(map(_NUMBER.fullmatch, values)):
-                for cell in cells:
-                    cell["class"] = "number"
-        text = str(soup)
-    return f'<div class="scroll">{text}</div>'
+        with page.open(encoding="utf-8") as file:
+            return stamp in file.read(1000)
+    except OSError:
+        return False
 
 
 @functools.cache
-def _exporter() -> Any:
-    from jinja2 import DictLoader
-    from nbconvert import HTMLExporter
+def _templates_digest() -> str:
+    texts = [path.read_text(encoding="utf-8") for path in sorted(cells.TEMPLATES.iterdir())]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
-    return HTMLExporter(
-        template_name="basic",
-        template_file="casebook.html.j2",
-        extra_loaders=[DictLoader({"casebook.html.j2": _CELLS})],
-        exclude_anchor_links=True,
+
+def _index(runs: Sequence[ShownRun], cases: Sequence[ShownCase]) -> str:
+    tones = {run.headline: run.tone for run in runs}
+    found = Counter(run.headline for run in runs)
+    counts = [(words, n, tones[words]) for words, n in found.most_common()]
+    if cases:
+        counts.append(("cases" if len(cases) > 1 else "case", len(cases), ""))
+    script = (cells.TEMPLATES / "index.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return _page(
+        "index.html.j2",
+        "SGLang Casebook: runs and cases",
+        policy=f"{_POLICY}; script-src 'sha256-{digest}'",
+        script=script,
+        runs=runs,
+        cases=cases,
+        counts=counts,
+        states=[*found, *sorted({state for case in cases for state in case.states} - found.keys())],
+        notebooks=list(dict.fromkeys(run.stem for run in runs)),
+        releases=_releases(cases),
     )
 
 
-def _index(results: Sequence[RunResult], out: Path) -> str:
-    counts = Counter(_headline(r) for r in results)
-    tones = {_headline(r): _tone(r) for r in results}
-    listed = "".join(
-        f'<li><strong class="{tones[words]}">{count}</strong> {html.escape(words)}</li>'
-        for words, count in counts.most_common()
+def _releases(cases: Sequence[ShownCase]) -> list[str]:
+    """All releases of the cases' tables, oldest first."""
+    from packaging.version import InvalidVersion, Version
+
+    def rank(release: str) -> tuple[bool, Any]:
+        try:
+            return False, Version(release)
+        except InvalidVersion:
+            return True, release
+
+    return sorted({cell.release for case in cases for cell in case.cells}, key=rank)
+
+
+def _page(template: str, title: str, **values: Any) -> str:
+    values = {"policy": _POLICY, "stamp": ""} | values
+    written = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    found: str = (
+        _environment()
+        .get_template(template)
+        .render(title=title, version=casebook.__version__, written=written, **values)
     )
-    head = (
-        f"<h1>SGLang Casebook: {len(results)} run{'' if len(results) == 1 else 's'}</h1>"
-        f'<ul class="counts">{listed}</ul>'
-    )
-    cards = "\n".join(_card(r, out) for r in results)
-    return _page("SGLang Casebook: runs", head, cards, style.INDEX)
+    return found
 
 
-def _card(result: RunResult, out: Path) -> str:
-    spec = result.spec
-    page = page_path(result, out)
-    title = html.escape(spec.title)
-    if page.is_file():
-        title = f'<a href="html/{html.escape(page.name)}">{title}</a>'
-    verdict = result.verdict or {}
-    sentence = result.error or str(verdict.get("headline", ""))
-    said = f"<p>{rich_text(sentence)}</p>" if sentence else ""
-    given = "".join(
-        f"<div><dt>{html.escape(name)}</dt><dd><code>{html.escape(_short(value))}</code></dd></div>"
-        for name, value in spec.parameters.items()
-    )
-    parameters = f"<dl>{given}</dl>" if given else '<p class="meta">with its default parameters</p>'
-    links = [f"{html.escape(spec.label)}", _when(result)]
-    if result.output and result.output.is_file():
-        links.append(f'<a href="notebooks/{html.escape(result.output.name)}">notebook</a>')
-    log = out / "logs" / f"{spec.slug}.log"
-    if log.is_file():
-        links.append(f'<a href="logs/{html.escape(log.name)}">log</a>')
-    tone = _tone(result)
-    return (
-        f'<article class="card {tone}"><h2>{title}</h2>'
-        f'<p><span class="state {tone}">{html.escape(_headline(result))}</span></p>{said}{parameters}'
-        f'<p class="meta">{" &middot; ".join(links)}</p></article>'
-    )
+@functools.cache
+def _environment() -> Any:
+    from jinja2 import Environment, FileSystemLoader
+    from markupsafe import Markup
 
-
-def _headline(result: RunResult) -> str:
-    """What became of the run: the notebook's verdict if it came to one, else the run's state."""
-    if result.state in (State.OK, State.VERDICT_FAIL) and result.verdict:
-        return str(result.verdict["state"])
-    return result.state.words
-
-
-def _tone(result: RunResult) -> str:
-    if result.state is not State.OK:
-        return "bad"
-    inconclusive = (result.verdict or {}).get("state") == "INCONCLUSIVE"
-    return "open" if inconclusive else "good"
-
-
-def _when(result: RunResult) -> str:
-    took = f"{result.seconds:.1f} s"
-    started = result.started[:16].replace("T", " ")
-    return f"{took}, {html.escape(started)} UTC" if started else took
-
-
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= 160 else f"{text[:157]}..."
-
-
-def _page(title: str, head: str, body: str, css: str) -> str:
-    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<title>{html.escape(title)}</title>
-<style>{style.PAGE}{css}</style>
-</head>
-<body>
-<header>{head}</header>
-<main>
-{body}
-</main>
-<footer>casebook {html.escape(casebook.__version__)}, written {made}</footer>
-</body>
-</html>
-"""
+    made = Environment(loader=FileSystemLoader(cells.TEMPLATES), autoescape=True)
+    made.filters["code"] = lambda text: Markup(rich_text(str(text)))
+    return made

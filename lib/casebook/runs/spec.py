@@ -2,8 +2,10 @@
 
 The key is made of all that decides a run's outcome and that we can see: what the notebook's cells
 say (not their outputs, so that saving a notebook in JupyterLab changes nothing), the parameters, the
-contents of files that parameters name, and casebook's version, code and data. A record under the
-same key answers for the run; anything that changed makes another key.
+contents of files that parameters name, casebook's version, code and data, and the versions of the
+packages that compute. Which SGLang release a run asks is in its parameters and in casebook's data; an
+SGLang that is installed beside casebook (live mode) counts too. A record under the same key answers
+for the run; anything that changed makes another key.
 """
 
 from __future__ import annotations
@@ -14,12 +16,15 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import casebook
 from casebook.paths import data_dir
 from casebook.runs import declared
+
+_PACKAGES = ("sglang", "torch", "transformers", "numpy", "pandas")
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,13 @@ class RunSpec:
         """The run's name, or the notebook's."""
         return self.name or self.notebook.stem
 
+    @property
+    def notebook_text(self) -> str:
+        """The notebook's path within the checkout; where it lies outside, its whole path."""
+        root = repo_root()
+        inside = self.notebook.is_relative_to(root)
+        return (self.notebook.relative_to(root) if inside else self.notebook).as_posix()
+
     @functools.cached_property
     def title(self) -> str:
         """The notebook's first heading."""
@@ -74,6 +86,7 @@ class RunSpec:
             "parameters": self.parameters,
             "files": dict(_named_files(self.parameters)),
             "casebook": [casebook.__version__, code_digest()],
+            "packages": package_versions(),
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -109,6 +122,19 @@ def code_digest() -> str:
                 total.update(f"{path.relative_to(root).as_posix()}\0".encode())
                 total.update(_file_digest(path).encode())
     return total.hexdigest()
+
+
+@functools.cache
+def package_versions() -> dict[str, str]:
+    """The versions of the installed packages that a notebook's figures may hang on."""
+    found = {}
+    for name in _PACKAGES:
+        try:
+            # Without +cpu or +cu130: which build of torch it is differs between the nodes of a batch.
+            found[name] = version(name).partition("+")[0]
+        except PackageNotFoundError:
+            continue
+    return found
 
 
 def _file_digest(path: Path) -> str:
