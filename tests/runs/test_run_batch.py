@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +199,56 @@ def test_bad_input_stops_before_anything_runs(
     assert suite.run_suite(folder, out, progress=False, **options) == 2
     assert words in capsys.readouterr().err
     assert not (out / "notebooks").exists()
+
+
+def test_a_folder_that_cannot_be_written(
+    make_notebook: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_notebook("n", "# N", "1").parent
+    blocked = tmp_path / "file"
+    blocked.touch()
+    assert suite.run_suite(folder, blocked / "results", progress=False) == suite.BAD_INPUT
+    assert "cannot be written to" in capsys.readouterr().err
+
+
+def test_one_batch_at_a_time_in_a_folder(
+    make_notebook: Any, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_notebook("n", "# N", "1").parent
+    with batch.sole_batch(out):
+        assert suite.run_suite(folder, out, progress=False) == suite.BAD_INPUT
+    assert "Another batch writes to" in capsys.readouterr().err
+    assert not (out / "records").exists()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 kB, where this user may mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
+    if not shutil.which("mount") or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("this user may not mount a file system")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_loses_nothing(
+    make_notebook: Any, small_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_notebook("01-small", "# S", "1")
+    folder = make_notebook("02-large", "# L", "print('x' * 1_000_000)").parent
+    options: dict[str, Any] = {"jobs": 1, "progress": False}
+    assert suite.run_suite(folder, small_disk, **options) == suite.INFRASTRUCTURE
+    assert "No space left on device" in capsys.readouterr().err
+    (kept,) = (small_disk / "records").glob("*.json")
+    before = kept.stat().st_mtime_ns
+    assert json.loads(kept.read_text())["name"] == "01-small"
+
+    command = ["mount", "-o", "remount,size=16m", str(small_disk)]
+    subprocess.run(command, check=True)
+    assert suite.run_suite(folder, small_disk, **options) == 0
+    assert kept.stat().st_mtime_ns == before
 
 
 def test_a_damaged_record_is_no_record(make_notebook: Any, out: Path) -> None:

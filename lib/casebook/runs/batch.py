@@ -47,7 +47,7 @@ def run_batch(
     unique = {spec.key: spec for spec in reversed(specs)}
     keys = list(dict.fromkeys(spec.key for spec in specs))
     place = Store.of(store or out)
-    with _sole_batch(out):
+    with sole_batch(out):
         results = {} if force else _already(unique, keys, out, place)
         waiting = [unique[key] for key in keys if key not in results]
         for spec in waiting:
@@ -117,7 +117,7 @@ def _kept(result: RunResult, out: Path, place: Store) -> RunResult:
 
 
 @contextmanager
-def _sole_batch(out: Path) -> Iterator[None]:
+def sole_batch(out: Path) -> Iterator[None]:
     """Keep a second batch out of ``out``; the lock goes with this process, however it ends."""
     out.mkdir(parents=True, exist_ok=True)
     try:

@@ -75,7 +75,7 @@ def _results(
         ): spec
         for spec in specs
     }
-    for future in as_completed(futures, raise_errors=False):
+    for future in as_completed(futures, loop=client.loop, raise_errors=False):
         spec = futures[future]
         if future.status == "finished":
             yield _result(spec, future.result())

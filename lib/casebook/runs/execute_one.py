@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from casebook.runs.files import write_json, write_text
-from casebook.runs.imports import skip_slow_parser
+from casebook.runs.imports import skip_hdfs, skip_slow_parser
 from casebook.runs.processes import TOKEN_VARIABLE, kill_marked, kill_tree
 
 # A socket's path has about 100 bytes on every system; nbclient adds a number to ours.
@@ -60,6 +60,7 @@ def main(path: str) -> int:
 def run(job: Job) -> dict[str, Any]:
     """Run the notebook and say how it ended, by the class of what it raised."""
     skip_slow_parser()
+    skip_hdfs()
     import nbformat
     import papermill
     from jupyter_client.kernelspec import NoSuchKernel
