@@ -18,8 +18,8 @@ from casebook.measure.model import GIB
 
 pytestmark = pytest.mark.capsule
 
-# Warnings about a data type and the like, which have the words of a start-up line and no figure.
-OTHER_THINGS = re.compile(r"KV Cache might lead to|Set DSA backends")
+# Warnings about a data type and the like, which have the words of a start-up line and no figure of memory.
+OTHER_THINGS = re.compile(r"KV Cache might lead to|Set DSA backends|Committed real weights after")
 
 
 def capsule_folder(release: str) -> Path:
