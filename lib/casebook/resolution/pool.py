@@ -17,9 +17,12 @@ from casebook.capsule import Capsule
 from casebook.catalog.hub import hub_for_catalog
 from casebook.sandbox import Worker
 
-MAX_WORKERS = 8  # each holds about 500 MB
+MAX_WORKERS = 8  # each holds about 500 MB; no more threads than that may ask at a time
 _lock = threading.Lock()
 _workers: dict[str, Worker] = {}
+_starting: dict[
+    str, threading.Lock
+] = {}  # so that two children start at a time, but not the same one
 
 
 def worker(
@@ -27,32 +30,47 @@ def worker(
     device: Mapping[str, Any],
     env: Mapping[str, str],
     warm_with: Sequence[str] = (),
+    sizes: bool = False,
 ) -> Worker:
     """A live child for ``capsule`` on ``device`` that is right for a launch with ``env``.
 
     ``warm_with`` is the argv of the launch at hand: what it makes SGLang import is imported once.
+    ``sizes`` asks for a child that is ready to size memory: it holds more of SGLang.
     """
-    with _lock:
-        plain = _ensure(capsule, device, {}, warm_with)
-        at_import = plain.ready["environment_read_at_import"]
-        special = {k: v for k, v in env.items() if k in at_import and at_import[k] != v}
-        return _ensure(capsule, device, special, warm_with) if special else plain
+    plain = _ensure(capsule, device, {}, warm_with, sizes)
+    at_import = plain.ready["environment_read_at_import"]
+    special = {k: v for k, v in env.items() if k in at_import and at_import[k] != v}
+    return _ensure(capsule, device, special, warm_with, sizes) if special else plain
 
 
 def _ensure(
-    capsule: Capsule, device: Mapping[str, Any], env: Mapping[str, str], warm_with: Sequence[str]
+    capsule: Capsule,
+    device: Mapping[str, Any],
+    env: Mapping[str, str],
+    warm_with: Sequence[str],
+    sizes: bool,
 ) -> Worker:
     key = json.dumps(
-        [str(capsule.python), str(capsule.site), device, env, os.getpid()], sort_keys=True
+        [str(capsule.python), str(capsule.site), device, env, os.getpid(), sizes], sort_keys=True
     )
-    found = _workers.pop(key, None)
-    if found is None or not found.alive:
-        while len(_workers) >= MAX_WORKERS:  # the least recently used goes
-            _workers.pop(next(iter(_workers))).close()
+    with _lock:
+        starting = _starting.setdefault(key, threading.Lock())
+    with starting:
+        dropped = []
+        with _lock:
+            found = _workers.pop(key, None)
+            if found is not None and found.alive:
+                _workers[key] = found  # last: most recently used
+                return found
+            while len(_workers) >= MAX_WORKERS:  # the least recently used goes
+                dropped.append(_workers.pop(next(iter(_workers))))
+        for old in dropped:
+            old.close()
         warmup = [list(warm_with)] if warm_with else []
-        found = Worker(capsule, dict(device), hub_for_catalog(), env=env, warmup=warmup)
-    _workers[key] = found  # last: most recently used
-    return found
+        found = Worker(capsule, dict(device), hub_for_catalog(), env, warmup, sizes)
+        with _lock:
+            _workers[key] = found
+        return found
 
 
 def close_all() -> None:
