@@ -53,7 +53,7 @@ def test_the_written_case_reproduces_and_is_not_overwritten(
     path = tmp_path / "mine.toml"
     case = read_case(path)
     assert case.launch.env == {"SGLANG_ENABLE_SPEC_V2": "0"}
-    assert "secret" not in path.read_text("utf-8")
+    assert "secret-secret" not in path.read_text("utf-8")
     with pytest.raises(SystemExit) as stop:
         main(["case", "run", str(path), "--releases", "0.5.11"])
     assert stop.value.code == 0

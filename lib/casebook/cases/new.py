@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,7 @@ def write_case(
     redact = Redactor.of(launch)
     env = {name: redact.env(name, value) for name, value in launch.env.items()}
     document = tomlkit.document()
-    document.add(tomlkit.comment(":schema ./schema.json"))
-    head = {
+    facts = {
         "schema": SCHEMA,
         "title": texts.get("title") or trail.outcome.sentence,
         "source": texts.get("source") or "first-hand",
@@ -73,14 +73,14 @@ def write_case(
         **({"model": texts["model"]} if texts.get("model") else {}),
         "seen_in": f"=={trail.release}",
     }
-    for key, value in head.items():
+    for key, value in facts.items():
         document.add(key, value)
     table = tomlkit.table()
     table.add("command", _command(trail))
     if env:
-        table.add("env", tomlkit.inline_table().append(*env.popitem()))
-        for name, value in env.items():
-            table["env"][name] = value  # type: ignore[index]
+        inline = tomlkit.inline_table()
+        inline.update(env)
+        table.add("env", inline)
     document.add("launch", table)
     faults = tomlkit.aot()
     for statement in statements_of(trail, tuple(arguments)):
@@ -90,12 +90,12 @@ def write_case(
         faults.append(one)
     document.add("fault", faults)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(tomlkit.dumps(document), encoding="utf-8")
+    # What editors take the schema from; it lies beside the cases of data/cases.
+    head = "#:schema ./schema.json\n" if (path.parent / "schema.json").exists() else ""
+    path.write_text(head + tomlkit.dumps(document), encoding="utf-8")
     return read_case(path)
 
 
 def _command(trail: Trail) -> str:
-    import shlex
-
     launch = trail.launch
     return f"{launch.entry} {shlex.join(Redactor.of(launch).words(launch.argv))}"
