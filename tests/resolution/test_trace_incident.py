@@ -128,9 +128,22 @@ def test_0_5_15_post1_chooses_extra_buffer_by_itself() -> None:
     assert (argument.parsed, argument.final) == ("auto", "extra_buffer")
     change = argument.changes[-1]
     assert change.kind == "declare"
-    assert change.frame.where == "overrides.py:1048 in _mamba_radix_cache_resolution"
+    assert change.frame.where == "overrides.py:1044 in _mamba_radix_cache_resolution"
     alias = trace(SCRIPT, release="0.5.15.post1")  # the old spelling still works there
     assert alias["mamba_radix_cache_strategy"].verdict is Verdict.HONOURED
+    said = [line.message for line in alias.log]
+    assert any("is deprecated" in message for message in said)
+    assert not any("\x1b" in message for message in said)  # its colours are no part of it
+    # That the sandbox has no generation configuration is no doing of SGLang's.
+    assert not any("generation config" in message for message in said)
+
+
+@pytest.mark.slow
+def test_an_edit_inside_a_value_has_its_line() -> None:
+    trail = trace(["--model-path", "Qwen/Qwen3-8B"], release="0.5.17")
+    places = [change.where for change in trail["cuda_graph_config"].changes]
+    assert "server_args.py:4688 in _handle_gpu_memory_settings" in places
+    assert "(edited in place)" not in places
 
 
 def test_rocm_on_0_5_11_turns_the_radix_cache_off() -> None:

@@ -141,6 +141,34 @@ def test_a_failure_for_want_of_a_network_says_what_to_do() -> None:
     assert "data/models/" in outcome.sentence
 
 
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        (
+            "casebook: the sandbox runs no code from a checkpoint or other folder (/x.py)",
+            "--python",
+        ),
+        (
+            "casebook: the sandbox writes to its scratch folder only (not to '/x')",
+            "leave that option",
+        ),
+        ("casebook: the sandbox does not start '/x'", "leave that option"),
+        ("casebook: the sandbox has no sockets of others (connect to '/x')", "no other process"),
+        ("casebook: the sandbox has no network (connect to ('1.1.1.1', 80))", "data/models/"),
+    ],
+)
+def test_what_the_guard_refused_is_told_as_the_sandboxs_doing(said: str, advice: str) -> None:
+    refused = Failure("PermissionError", said, (AT,))
+    behind = Failure("ValueError", "cannot load the configuration", (AT,), refused)
+    for failure in (refused, behind):
+        assert advice in outcome_of({"kind": "raised"}, {}, failure).sentence
+
+
+def test_an_error_without_a_message_shows_its_line() -> None:
+    sentence = outcome_of({"kind": "raised"}, {}, Failure("AssertionError", "", (AT,))).sentence
+    assert sentence.endswith("self.page_size = 1")
+
+
 def test_short_values() -> None:
     assert short("x" * 100, 40).endswith("x" * 10)
     assert len(short("x" * 100, 40)) == 40

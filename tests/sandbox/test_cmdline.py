@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from casebook_inside.cmdline import CommandLine, RecordingNamespace
+from casebook_inside.cmdline import CommandLine, RecordingNamespace, _nearest
 
 # Hooks change argparse for good: in a child. Prints what one launch's parse left behind.
 SCRIPT = """
@@ -128,3 +128,22 @@ def test_very_long_words_cost_no_time_to_compare() -> None:
     log.parser.add_argument("--model-path")
     log.words = ["--" + "x" * 1_000_000, b"--\xff".decode("utf-8", "surrogateescape")]
     assert list(log.nearest_flags().values()) == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("typed", "first"),
+    [
+        ("--enable-ep-moe", "--ep-size"),  # the word that few flags have outweighs the letters
+        ("--page-sze", "--page-size"),
+        ("--mamba-radix-cache-strategy", "--mamba-scheduler-strategy"),
+    ],
+)
+def test_the_nearest_flag_is_the_one_about_the_same_thing(typed: str, first: str) -> None:
+    known = ["--ep", "--ep-size", "--ep-dispatch-algorithm", "--enable-eplb", "--enable-dp-lm-head"]
+    known += [f"--enable-{name}" for name in ("mixed-chunk", "metrics", "lora", "p2p")]
+    known += ["--page-size", "--tp-size", "--mamba-scheduler-strategy", "--disable-radix-cache"]
+    assert _nearest(typed, known)[0] == first
+
+
+def test_a_flag_that_is_like_none_has_no_nearest() -> None:
+    assert _nearest("--zzz", ["--ep-size", "--page-size"]) == []

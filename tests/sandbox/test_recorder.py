@@ -30,7 +30,7 @@ class ServerArgs:
         if self.mode == "auto":
             self.mode = "fast"  # LINE mode
             logger.warning("mode is %s", self.mode)
-            warnings.warn("old flag")
+            warnings.warn("\\x1b[33mold flag\\x1b[0m")
         if os.environ.get("TOY_SIZE"):
             self.size = int(os.environ["TOY_SIZE"])
         os.environ["TOY_SET"] = "1"

@@ -24,7 +24,7 @@ from casebook import paths
 from casebook.catalog.models import ModelFacts, load_models
 from casebook.errors import DataError
 
-_LAYOUT = "1"  # part of every digest: raise it when what is written changes
+_LAYOUT = "2"  # part of every digest: raise it when what is written changes
 
 # Files that some SGLang release or its transformers looks for beside config.json. Marked absent,
 # a look-up answers "not there"; unmarked, it answers "cannot say while offline".
@@ -38,7 +38,6 @@ PROBED_FILES = (
     "consolidated.safetensors",
     "consolidated.safetensors.index.json",
     "decision_config.json",
-    "generation_config.json",
     "head.pt",
     "hf_quant_config.json",
     "image_processor_config.json",
@@ -136,7 +135,10 @@ def materialise_checkpoint(facts: ModelFacts, directory: Path) -> None:
 
 
 def _files(facts: ModelFacts) -> dict[str, str]:
-    files = {"config.json": json.dumps(facts.config(), indent=2) + "\n"}
+    # Every published checkpoint has a generation configuration, and several releases warn if there is
+    # none. What it holds concerns sampling and no argument of the server, so an empty one stands in.
+    config = json.dumps(facts.config(), indent=2) + "\n"
+    files = {"config.json": config, "generation_config.json": "{}\n"}
     quant = facts.hf_quant_config()
     if quant is not None:
         files["hf_quant_config.json"] = json.dumps(quant, indent=2) + "\n"

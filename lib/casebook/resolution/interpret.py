@@ -76,7 +76,7 @@ def changes(events: list[dict[str, Any]], reader: Reader) -> dict[str, list[Chan
             continue
         field, old, new = event["field"], event["old"], event["new"]
         stack = event["stack"]
-        decided = _at_key(event.get("decided"), field, reader)
+        decided = _at_key(event.get("decided"), field, new, reader)
         author = _Raw(position, event, _deciding(stack, decided))
         if event["kind"] == "declare":
             declared[field, repr(new)] = author
@@ -104,13 +104,16 @@ def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def _at_key(decided: list[list[Any]] | None, field: str, reader: Reader) -> list[list[Any]] | None:
-    """A provider's frames, its ``return {...}`` narrowed to the line of the field's own entry."""
+def _at_key(
+    decided: list[list[Any]] | None, field: str, value: Any, reader: Reader
+) -> list[list[Any]] | None:
+    """A provider's frames, its ``return`` narrowed to the line that gave the field its value."""
     if not decided:
         return decided
     file, line, *rest = decided[0]
     source = reader.source(file)
-    return [[file, source.declared_at(line, field) if source else line, *rest], *decided[1:]]
+    line = source.declared_at(line, field, value) if source else line
+    return [[file, line, *rest], *decided[1:]]
 
 
 def _deciding(stack: list[list[Any]], decided: list[list[Any]] | None) -> list[list[Any]]:

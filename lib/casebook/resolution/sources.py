@@ -7,9 +7,12 @@ the same function; line distance alone would join neighbours that exclude each o
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 from casebook.errors import DataError
 
@@ -37,13 +40,44 @@ class Source:
                 name = qualified
         return name
 
-    def declared_at(self, line: int, field: str) -> int:
-        """The line of ``field`` in the dictionary that a ``return`` at ``line`` gives, else ``line``."""
+    def declared_at(self, line: int, field: str, value: Any = None) -> int:
+        """The line that decided ``field`` in what a ``return`` at ``line`` gives, else ``line``.
+
+        It stands in the returned dictionary, or where the returned variable got it; of several such
+        lines the one that sets ``value``.
+        """
         for node in self.returns.get(line, ()):
             for key in node.keys:
                 if isinstance(key, ast.Constant) and key.value == field:
                     return key.lineno
-        return line
+        entries = list(self._entries(line, field))
+        if len(entries) > 1:
+            entries = [e for e in entries if isinstance(e[1], ast.Constant) and e[1].value == value]
+        return entries[0][0] if len(entries) == 1 else line
+
+    def _entries(self, line: int, field: str) -> Iterator[tuple[int, ast.expr]]:
+        """Where the variable that ``line`` returns got ``field``: line and value of each place."""
+        name = re.fullmatch(r"return (\w+)", self.line(line))
+        if name is None:
+            return
+        first = next((f for f, last, _ in reversed(self.functions) if f <= line <= last), 1)
+        for node in ast.walk(self.tree):
+            if not isinstance(node, ast.Assign | ast.AnnAssign) or not first <= node.lineno < line:
+                continue
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if isinstance(target, ast.Subscript):
+                key = target.slice
+                named = isinstance(target.value, ast.Name) and target.value.id == name[1]
+                if named and isinstance(key, ast.Constant) and key.value == field and node.value:
+                    yield node.lineno, node.value
+            elif (
+                isinstance(target, ast.Name)
+                and target.id == name[1]
+                and isinstance(node.value, ast.Dict)
+            ):
+                for entry, given in zip(node.value.keys, node.value.values, strict=True):
+                    if isinstance(entry, ast.Constant) and entry.value == field:
+                        yield entry.lineno, given
 
     @cached_property
     def returns(self) -> dict[int, list[ast.Dict]]:

@@ -22,6 +22,8 @@ from casebook.errors import UnknownModelError
 from casebook.launch import Launch, Redactor
 from casebook.paths import cache_dir
 from casebook.resolution import interpret, pool
+from casebook.resolution.config_notes import config_notes, words_from_file
+from casebook.resolution.guards import guard_of
 from casebook.resolution.model import Change, EnvAccess
 from casebook.resolution.trail import Trail
 from casebook.resolution.verdicts import ignored_config, judge, outcome_of
@@ -71,6 +73,7 @@ def trace(
         notes.append(
             f"The sandbox sets {', '.join(left_out)} itself; the launch's value is not used."
         )
+    notes += config_notes(launch, held.release)
     meant = Launch.of(intended) if intended is not None else None
     return build_trail(
         stage.restore(raw),
@@ -214,6 +217,7 @@ def build_trail(
     typed = interpret.typed_arguments(line, safe)
     by_field = interpret.changes(events, reader)
     flags = _flags_by_field(line)
+    guard = guard_of(failure, reader, raw.get("fields") or ())
     arguments = []
     for field in raw.get("fields") or []:
         options = flags.get(field, [])
@@ -231,8 +235,10 @@ def build_trail(
                 final,
                 outcome,
                 intended=meant[-1] if meant else None,
+                guard=guard,
             )
         )
+    notes = (*notes, *words_from_file(line, launch))
     if "config" in typed and "config" not in raw.get("fields", ()):
         arguments.append(ignored_config(typed["config"]))
     return Trail(

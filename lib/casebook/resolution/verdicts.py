@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from casebook.resolution.guards import Guard
 from casebook.resolution.interpret import Typed
 from casebook.resolution.model import (
     Argument,
@@ -27,13 +28,21 @@ def judge(
     final: Any,
     outcome: Outcome,
     intended: str | None = None,
+    guard: Guard | None = None,
 ) -> Argument:
     """One argument with its verdict.
 
     ``flags`` are the options that set the field; ``parsed`` its value before resolution; ``intended``
-    the words that another launch (the one that was meant) gives for it.
+    the words that another launch (the one that was meant) gives for it; ``guard`` tells which
+    arguments the check read that ended the launch.
     """
     verdict, note = _verdict(field, flags, typed, parsed, changes, final, outcome, intended)
+    if (
+        verdict is not Verdict.REJECTED
+        and guard is not None
+        and _read(guard, field, typed, changes)
+    ):
+        verdict, note = Verdict.REJECTED, _value_note(guard, typed, parsed, changes, final)
     if typed is not None and typed.times > 1:
         note += f" It was given {typed.times} times; the last one counts."
     if typed is not None and typed.advice:
@@ -126,6 +135,29 @@ def _blame_note(typed: Typed | None, parsed: Any, changes: Sequence[Change], fin
     return "The error names it, and the value is the one you gave."
 
 
+def _read(guard: Guard, field: str, typed: Typed | None, changes: Sequence[Change]) -> bool:
+    """Whether the check that ended the launch decided by this argument's value.
+
+    A value that somebody typed counts if any test before the check's line reads it; one that SGLang
+    wrote, if the test next to it does; a default is nobody's doing.
+    """
+    if typed is not None:
+        return field in guard.nearest or field in guard.around
+    return bool(changes) and field in guard.nearest
+
+
+def _value_note(
+    guard: Guard, typed: Typed | None, parsed: Any, changes: Sequence[Change], final: Any
+) -> str:
+    check = f"The check at {guard.frame.where} reads it"
+    if typed is None:
+        last = changes[-1]
+        return f"{check}; you did not give it: {short(last.old)} became {short(last.new)} at {last.where}."
+    if changes:
+        return f"{check}; you gave {short(parsed)}, {_last_rule(changes)}"
+    return f"{check}, and the value {short(final)} is the one you gave."
+
+
 def _last_rule(changes: Sequence[Change]) -> str:
     if not changes:
         return "it changed without a recorded write."
@@ -151,10 +183,12 @@ def outcome_of(
         return Outcome(OutcomeKind.REJECTED, f"SGLang raises {raw['type']}: {raw['message']}")
     if kind == "raised" and failure is not None:
         at = f" at {failure.frame.where}" if failure.frame else ""
-        first = failure.message.strip().splitlines()[0] if failure.message.strip() else ""
+        # Without a message, the line itself says most: an assert's test.
+        code = failure.frame.code if failure.frame else ""
+        first = failure.message.strip().splitlines()[0] if failure.message.strip() else code
         return Outcome(
             OutcomeKind.REJECTED,
-            f"SGLang raises {failure.type}{at}: {first}{_advice(first)}",
+            f"SGLang raises {failure.type}{at}: {first}{_advice(failure)}",
             failure,
         )
     if kind == "exit" and line.get("refusal"):
@@ -173,13 +207,31 @@ def outcome_of(
     )
 
 
-def _advice(message: str) -> str:
-    """What to do, where the failure is of a kind that the sandbox itself brings about."""
-    if "sandbox has no network" in message or "huggingface.co" in message.lower():
-        return (
-            " — casebook resolves without a network: give the model as a local checkpoint "
-            "directory, or describe it in data/models/."
-        )
+# What the sandbox's guard says of something that it refused, and what to do then.
+_REFUSED_HERE = {
+    "sandbox has no network": "casebook resolves without a network: give the model as a local checkpoint "
+    "directory, or describe it in data/models/",
+    "sandbox runs no code": "casebook runs no code of a checkpoint's own: name a model of the catalog in its "
+    "place, or ask an installation of SGLang itself (--python)",
+    "sandbox writes to its scratch folder": "a real server could write there: leave that option out to see "
+    "the rest, or ask an installation of SGLang itself (--python)",
+    "sandbox does not start": "a real server would start that program: leave that option out to see the "
+    "rest, or ask an installation of SGLang itself (--python)",
+    "sandbox has no sockets": "casebook talks to no other process: leave that option out to see the rest",
+    "sandbox sends no signal": "casebook sends signals to no other process: leave that option out to see "
+    "the rest",
+    "huggingface.co": "casebook resolves without a network: give the model as a local checkpoint "
+    "directory, or describe it in data/models/",
+}
+
+
+def _advice(failure: Failure | None) -> str:
+    """What to do, where the failure, or one behind it, is what the sandbox itself brings about."""
+    while failure is not None:
+        for said, advice in _REFUSED_HERE.items():
+            if said in failure.message.lower():
+                return f" — {advice}."
+        failure = failure.cause
     return ""
 
 

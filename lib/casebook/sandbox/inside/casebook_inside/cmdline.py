@@ -16,6 +16,8 @@ from typing import Any
 
 from casebook_inside.encode import encode
 
+FEW = 12  # flags that share a word which still tells what they are about
+
 
 class RecordingNamespace(argparse.Namespace):
     """A namespace that notes, per destination, the option that set it, and renames of destinations."""
@@ -92,10 +94,7 @@ class CommandLine:
             for flag in typed
             if flag not in known and not any(option.startswith(flag) for option in known_starts)
         ]
-        return {
-            flag: difflib.get_close_matches(flag.replace("_", "-"), known, n=3, cutoff=0.6)
-            for flag in dict.fromkeys(unknown)
-        }
+        return {flag: _nearest(flag.replace("_", "-"), known) for flag in dict.fromkeys(unknown)}
 
     def as_record(self) -> dict[str, Any]:
         flags: dict[str, list[str]] = {}
@@ -109,6 +108,28 @@ class CommandLine:
             "nearest_flags": self.nearest_flags() if self.refusal else {},
             "flags": flags,
         }
+
+
+def _nearest(flag: str, known: list[str]) -> list[str]:
+    """The known flags that look like ``flag``, after the one that is about the same thing.
+
+    ``--ep-size`` shares the word `ep`, which few flags have, with ``--enable-ep-moe``; letter by letter
+    others are nearer.
+    """
+    words = set(flag[2:].split("-"))
+    held: dict[str, int] = {}
+    for option in known:
+        for word in set(option[2:].split("-")):
+            held[word] = held.get(word, 0) + 1
+
+    def weight(option: str) -> float:
+        own = set(option[2:].split("-"))
+        return sum(1 / held[word] for word in words & own if held[word] <= FEW)
+
+    close = difflib.get_close_matches(flag, known, n=3, cutoff=0.6)
+    # Of two equal ones the shorter, but a name (--ep-size) rather than its abbreviation (--ep).
+    best = max(known, key=lambda o: (weight(o), "-" in o[2:], -len(o)), default="")
+    return close if not best or not weight(best) or best in close else [best, *close[:2]]
 
 
 _current: CommandLine | None = None

@@ -16,17 +16,20 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import sys
 import types
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from casebook_inside import environ
+from casebook_inside import environ, parts
 from casebook_inside.encode import encode, record_field_names
 
 MAX_FRAMES = 12
 MAX_EVENTS = 50_000
+MAX_MESSAGE = 4000
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal; no part of what is said
 _WHOLESALE_READS = {"copy", "__iter__", "items", "values", "keys", "__repr__", "__or__", "__ror__"}
 
 _active: Recorder | None = None
@@ -46,6 +49,7 @@ class Recorder:
         self._declared: list[Any] = []  # entries seen, kept alive so that ids stay unique
         self._decided: dict[str, list[Any]] = {}
         self._relative: dict[str, str | None] = {}
+        self.parts = parts.Parts(functools.partial(self._change, "assign"))
 
     # -- the stream -------------------------------------------------------------------------
 
@@ -131,6 +135,7 @@ class Recorder:
         new = encode(value)
         old = self.current.get(name)
         self.current[name] = new
+        self.parts.follow(name, value)
         self.emit(kind, frame, field=name, old=old, new=new, **data)
 
     # -- surroundings -----------------------------------------------------------------------
@@ -153,13 +158,12 @@ class Recorder:
             message = record.getMessage()
         except Exception:  # a bad format string is SGLang's to report
             message = str(record.msg)
-        self.emit("log", frame, level=record.levelname, logger=record.name, message=message[:4000])
+        self.emit("log", frame, level=record.levelname, logger=record.name, message=_plain(message))
 
     def warned(self, message: str, category: str, frame: types.FrameType) -> None:
         if self.stack(frame):
-            self.emit(
-                "log", frame, level="WARNING", logger=f"warnings.{category}", message=message[:4000]
-            )
+            logger = f"warnings.{category}"
+            self.emit("log", frame, level="WARNING", logger=logger, message=_plain(message))
 
 
 class DeclarationList(list):  # type: ignore[type-arg]
@@ -184,6 +188,10 @@ class DeclarationList(list):  # type: ignore[type-arg]
         return (list, (list(self),))
 
 
+def _plain(message: str) -> str:
+    return _COLOUR.sub("", message)[:MAX_MESSAGE]
+
+
 def _is_once_per_process(frame: list[Any]) -> bool:
     """Whether a frame imports a module, or makes a package's lazy attribute (``current_platform``)."""
     file, _, function, _ = frame
@@ -202,6 +210,7 @@ def activate(recorder: Recorder | None) -> None:
     global _active
     _active = recorder
     environ.listen(recorder.environment if recorder else None)
+    parts.watch(recorder.parts if recorder else None)
 
 
 def replay(events: list[dict[str, Any]]) -> None:
