@@ -21,7 +21,7 @@ NOISE := metadata.papermill cell.metadata.papermill cell.metadata.execution meta
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run lab test check strip constraints clean
+.PHONY: help setup run site lab test check strip constraints clean
 .DELETE_ON_ERROR:
 
 help: ## This list
@@ -32,6 +32,9 @@ setup: $(VENV)/.ready ## Make or update .venv (the others do so by themselves)
 run: $(VENV)/.ready ## Run all notebooks and write results/index.html
 	@$(BIN)/casebook capsule 0.5.11
 	@$(BIN)/casebook run --out results
+
+site: $(VENV)/.ready ## Write the pages in results/ anew, from the runs and cases there
+	@$(BIN)/casebook site --out results
 
 lab: $(VENV)/.ready ## Open the notebooks in JupyterLab
 	@$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks

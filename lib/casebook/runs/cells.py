@@ -40,6 +40,8 @@ def html_cells(notebook: Path) -> str | None:
     node.cells = [cell for cell in node.cells if cell.source]
     node.metadata.pop("widgets", None)
     body, _ = _exporter().from_notebook_node(node)
+    # What scrolls sideways must take the focus, or a keyboard cannot scroll it.
+    body = re.sub(r"<pre(?=[ >])", '<pre tabindex="0"', body)
     return re.sub(r"<table\b.*?</table>", _table, body, flags=re.DOTALL)
 
 
@@ -70,7 +72,9 @@ def _table(found: re.Match[str]) -> str:
                 for cell in cells:
                     cell["class"] = "number"
         text = str(soup)
-    return f'<div class="scroll" tabindex="0" role="region" aria-label="table">{text}</div>'
+    # An empty heading is read out as one.
+    text = re.sub(r"<th([^>]*)>(?:\s|&nbsp;|\u00a0)*</th>", r"<td\1></td>", text)
+    return f'<div class="scroll" tabindex="0">{text}</div>'
 
 
 @functools.cache

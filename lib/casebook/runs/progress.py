@@ -62,4 +62,4 @@ def sentence(result: RunResult) -> str:
     what = result.error or (result.verdict or {}).get("headline", "")
     again = f"at attempt {result.attempts}" if result.attempts > 1 else ""
     line = f"{result.state.value:>14}  {result.seconds:6.1f} s  {result.spec.label}"
-    return "  ".join(filter(None, [line, again, verdict, what]))
+    return "  ".join(filter(None, [line, result.spec.given, again, verdict, what]))

@@ -55,7 +55,7 @@ def write_junit(results: Sequence[RunResult], path: Path) -> None:
     suite = TestSuite(f"casebook {casebook.__version__}")
     for result in results:
         case = TestCase(
-            _xml(f"{result.spec.label} {_given(result)}".strip()),
+            _xml(f"{result.spec.label} {result.spec.given}".strip()),
             classname=result.spec.notebook.stem,
             time=round(result.seconds, 3),
         )
@@ -68,10 +68,6 @@ def write_junit(results: Sequence[RunResult], path: Path) -> None:
     xml = JUnitXml("casebook")
     xml.add_testsuite(suite)
     write_text(path, xml.tostring().decode())
-
-
-def _given(result: RunResult) -> str:
-    return ", ".join(f"{name}={value}" for name, value in result.spec.parameters.items())
 
 
 def _xml(text: str) -> str:

@@ -1,7 +1,9 @@
 """What the pages say of a run and of a case: plain values, made from the files in a results folder.
 
 Runs come from ``records/*.json``. Cases come from ``cases.json``, which ``casebook case run`` writes: a
-list of ``{"name", "title", "source", "cause", "mend", "cells": [{"release", "state", "detail"}]}``.
+list of ``{"name", "title", "source", "cause", "mend", "cells": [{"release", "state", "detail"}]}``, which
+may also say what was ``expected``, what ``happened``, the ``launch``, the ``gpu``, a ``note``, and for each
+cell the ``trail`` behind it and whether it is ``as_stated`` in the case's file.
 """
 
 from __future__ import annotations
@@ -18,6 +20,13 @@ from casebook.runs.outcome import RECORD_FORMAT, State
 from casebook.runs.spec import RunSpec, repo_root
 
 CASES_FILE = "cases.json"
+_CASE_PARTS = {
+    "expected": "Expected",
+    "happened": "What happened",
+    "cause": "Cause",
+    "mend": "Mend",
+    "note": "Note",
+}
 # States of a case on a release: red is what still goes wrong, green what no longer does.
 _CASE_TONES = {"reproduces": "bad", "mended": "good", "not applicable": "meta"}
 
@@ -89,6 +98,8 @@ class ShownCell:
     release: str
     state: str
     detail: str
+    trail: str = ""
+    as_stated: bool = True
 
     @property
     def tone(self) -> str:
@@ -103,8 +114,10 @@ class ShownCase:
     name: str
     title: str
     source: str
-    cause: str
-    mend: str
+    gpu: str
+    launch: str
+    parts: tuple[tuple[str, str], ...]
+    """Its text by heading, as far as there is any."""
     cells: tuple[ShownCell, ...]
 
     @property
@@ -142,7 +155,10 @@ def shown_cases(out: Path) -> list[ShownCase]:
     if not (out / CASES_FILE).is_file():
         return []
     try:
-        return [_case(each) for each in read_json(out / CASES_FILE)]
+        cases = read_json(out / CASES_FILE)
+        if not isinstance(cases, list):
+            raise TypeError
+        return [_case(each) for each in cases]
     except (KeyError, TypeError) as error:
         raise RunError(
             f"{CASES_FILE} in {str(out)!r} is not a list of cases; make it again with "
@@ -155,11 +171,18 @@ def _case(data: Any) -> ShownCase:
         name=str(data["name"]),
         title=str(data["title"]),
         source=str(data.get("source") or ""),
-        cause=str(data.get("cause") or ""),
-        mend=str(data.get("mend") or ""),
+        gpu=str(data.get("gpu") or ""),
+        launch=str(data.get("launch") or ""),
+        parts=tuple((words, str(data[n])) for n, words in _CASE_PARTS.items() if data.get(n)),
         cells=tuple(
-            ShownCell(str(c["release"]), str(c["state"]), str(c.get("detail") or ""))
-            for c in data["cells"]
+            ShownCell(
+                str(cell["release"]),
+                str(cell["state"]),
+                str(cell.get("detail") or ""),
+                str(cell.get("trail") or ""),
+                bool(cell.get("as_stated", True)),
+            )
+            for cell in data["cells"]
         ),
     )
 

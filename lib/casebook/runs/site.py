@@ -90,8 +90,6 @@ def _index(runs: Sequence[ShownRun], cases: Sequence[ShownCase]) -> str:
     tones = {run.headline: run.tone for run in runs}
     found = Counter(run.headline for run in runs)
     counts = [(words, n, tones[words]) for words, n in found.most_common()]
-    if cases:
-        counts.append(("cases" if len(cases) > 1 else "case", len(cases), ""))
     script = (cells.TEMPLATES / "index.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return _page(

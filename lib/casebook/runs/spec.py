@@ -25,6 +25,7 @@ from casebook.paths import data_dir
 from casebook.runs import declared
 
 _PACKAGES = ("sglang", "torch", "transformers", "numpy", "pandas")
+_LONGEST_VALUE = 40
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,11 @@ class RunSpec:
         return self.name or self.notebook.stem
 
     @property
+    def given(self) -> str:
+        """The parameters in a line, ``gpu=B200, release=0.5.11``; long values are cut."""
+        return ", ".join(f"{name}={_cut(value)}" for name, value in self.parameters.items())
+
+    @property
     def notebook_text(self) -> str:
         """The notebook's path within the checkout; where it lies outside, its whole path."""
         root = repo_root()
@@ -95,6 +101,11 @@ class RunSpec:
         """``label-key8`` in characters that every file system and URL takes."""
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", self.label).strip("-.") or "run"
         return f"{plain[:60]}-{self.key[:8]}"
+
+
+def _cut(value: Any) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"
 
 
 def repo_root() -> Path:

@@ -34,9 +34,9 @@ class VerdictState(StrEnum):
 
 
 _COLOURS = {
-    VerdictState.PASS: "#2e9e5b",
-    VerdictState.FAIL: "#d64545",
-    VerdictState.INCONCLUSIVE: "#b8860b",
+    VerdictState.PASS: "#1a7f45",
+    VerdictState.FAIL: "#b42318",
+    VerdictState.INCONCLUSIVE: "#8a5a00",
 }
 _MEANING = {
     VerdictState.PASS: "The check passed.",
@@ -79,12 +79,13 @@ class Verdict:
 
     def _repr_html_(self) -> str:
         colour = _COLOURS[self.state]
-        # No background and no text colour: the callout must read on a light and a dark page.
+        # The page's own colours, and white on a dark badge: it must read on a light and a dark page.
         rows = [
             f'<div style="border:1px solid {colour};border-left-width:6px;border-radius:6px;'
             'padding:.7em 1em;margin:.6em 0">',
-            f'<p style="margin:0;font-size:1.1em"><strong style="color:{colour}">'
-            f"{self.state}</strong> &nbsp;{rich_text(self.headline)}</p>",
+            f'<p style="margin:0;font-size:1.1em"><strong style="color:#fff;'
+            f'background:{colour};border-radius:4px;padding:.1em .5em">{self.state}</strong> '
+            f"&nbsp;{rich_text(self.headline)}</p>",
         ]
         for name, items in self._parts():
             listed = "".join(f"<li>{rich_text(item)}</li>" for item in items)
