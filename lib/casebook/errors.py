@@ -86,3 +86,7 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     by_folded = {k.casefold(): k for k in known}
     found = difflib.get_close_matches(name.casefold(), list(by_folded), n=count, cutoff=0.5)
     return [by_folded[f] for f in found]
+
+
+class MemoryPlanError(CasebookError):
+    """What a launch needs in memory cannot be told, and why."""

@@ -46,7 +46,8 @@ class Worker:
 
     ``device`` is ``GpuProfile.as_device()``; ``hub`` a Hugging Face cache folder that holds the model
     configurations; ``env`` environment variables that must be there when SGLang is imported;
-    ``warmup`` launches whose imports are done once, before any request.
+    ``warmup`` launches whose imports are done once, before any request; ``sizes`` whether to import
+    what sizing memory takes, too.
     Usable from several threads, and as a context manager.
     """
 
@@ -57,8 +58,9 @@ class Worker:
         hub: Path,
         env: Mapping[str, str] | None = None,
         warmup: Iterable[list[str]] = (),
+        sizes: bool = False,
     ) -> None:
-        self.capsule, self.device = capsule, device
+        self.capsule, self.device, self.sizes = capsule, device, sizes
         self._numbers = itertools.count(1)
         self._scratch = Path(tempfile.mkdtemp(prefix="casebook-"))
         self._held = _Held(self._scratch)
@@ -102,7 +104,7 @@ class Worker:
                     f"The child of SGLang {self.capsule.release} could not be started with "
                     f"{self.capsule.python} ({error}); check that interpreter and the environment."
                 ) from error
-        self._send({**record, "warmup": warmup})
+        self._send({**record, "warmup": warmup, "sizes": self.sizes})
         self.ready = self._take(START_SECONDS)
         if "ready" not in self.ready:
             tail = self.ready.get("traceback", "")[-TAIL_CHARACTERS:]

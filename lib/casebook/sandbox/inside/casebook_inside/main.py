@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import socket
@@ -38,7 +39,11 @@ def main(fd: int) -> None:
 
     from casebook_inside import largepages, probe, resolve
 
-    handlers: dict[str, forks.Handler] = {"resolve": resolve.run, "probe": probe.run}
+    handlers: dict[str, forks.Handler] = {
+        "resolve": resolve.run,
+        "probe": probe.run,
+        "size": _size,
+    }
     enter = confinement(boot)
     import sglang
 
@@ -60,6 +65,13 @@ def main(fd: int) -> None:
         }
     )
     server.serve()
+
+
+def _size(request: dict[str, Any]) -> dict[str, Any]:
+    # What it imports no other operation needs; a child that is started for it has done so already.
+    from casebook_inside.sizing import run
+
+    return run.run(request)
 
 
 def set_stage(boot: dict[str, Any]) -> dict[str, str | None]:
@@ -88,7 +100,12 @@ def set_stage(boot: dict[str, Any]) -> dict[str, str | None]:
         if boot["mode"] == "capsule":
             isolation.shorten_config_logging()
         for argv in boot.get("warmup", ()):
-            warm_up(argv, confinement(boot))
+            warm_up(resolve.run, {"argv": argv, "list_imports": True}, confinement(boot))
+        if boot.get("sizes"):
+            sizing = importlib.import_module("casebook_inside.sizing.run")
+            sizing.prepare()
+            for argv in boot.get("warmup", ()):
+                warm_up(sizing.run, sizing.plain_request(argv), confinement(boot))
     finally:
         environ.listen(None)
     return reads
@@ -124,16 +141,14 @@ def confinement(boot: dict[str, Any]) -> Callable[[], None] | None:
     return enter
 
 
-def warm_up(argv: list[str], enter: Callable[[], None] | None) -> None:
-    """Import here what resolving ``argv`` imports in a fork, so that later forks find it there.
+def warm_up(
+    handler: forks.Handler, request: dict[str, Any], enter: Callable[[], None] | None
+) -> None:
+    """Import here what ``request`` makes SGLang import in a fork, so that later forks find it there.
 
     SGLang imports much of itself inside functions; a fork that had to do so would take a second.
     """
-    import importlib
-
-    from casebook_inside import resolve
-
-    answer = forks.run_once(resolve.run, {"argv": argv, "list_imports": True}, enter=enter)
+    answer = forks.run_once(handler, request, enter=enter)
     for name in answer.get("imported", ()):
         # What cannot be imported on its own is left to the launch that needs it.
         with contextlib.suppress(Exception, SystemExit):

@@ -1,0 +1,366 @@
+"""The division of a rank's memory, as arithmetic on arrays: millions of points a second.
+
+Equal to the release's own code on every point of the grid in ``tests/memory/test_closed_form.py``:
+the same operations on the same float64 numbers, in the same order, for the rules by name that
+:mod:`casebook.memory.rules` lists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from casebook.memory.facts import RankFacts
+from casebook.memory.rules import Rules, rules_of
+
+GIB = 1 << 30
+UNSET = -1
+"""A limit that was not given."""
+GRANULE = 2 << 20  # the driver hands out memory in pieces of 2 MiB
+LARGE = 10 << 20  # the caching allocator rounds requests from here on to the granule
+
+OUTCOMES = (
+    "starts",
+    "no state slot fits",
+    "weights leave nothing",
+    "not enough memory",
+    "no request fits",
+    "out of memory: request table",
+    "out of memory: conv state",
+    "out of memory: ssm state",
+    "out of memory: ssm scratch",
+    "out of memory: conv scratch",
+    "out of memory: KV cache",
+    "out of memory: draft KV cache",
+)
+"""What becomes of a launch up to the end of its pools; ``Sizes.outcome`` is an index into it."""
+LIMITS = ("--max-running-requests", "state slots", "KV cache", "estimate")
+"""What bounds the requests; ``Sizes.limit`` is an index into it."""
+
+Numbers = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """What may differ from point to point: arrays that broadcast, or plain numbers.
+
+    ``UNSET`` stands for a limit that is not given.
+    """
+
+    free_before_bytes: Any
+    """Free on the device before the weights are loaded."""
+    free_after_bytes: Any
+    """Free when the pools are sized: behind the weights, and the draft's where they come first."""
+    mem_fraction_static: Any
+    mamba_full_memory_ratio: Any = 0.9
+    max_mamba_cache_size: Any = UNSET
+    max_running_requests: Any = UNSET
+    max_total_tokens: Any = UNSET
+    draft_tokens: Any = 0
+    slots_per_request: Any = UNSET
+    """``UNSET``: as in the facts."""
+    radix_cache: Any = True
+    page_tokens: Any = UNSET
+    """``UNSET``: as in the facts."""
+    draft_weights_bytes: Any = 0
+    """Loaded between the target's pools and the draft's, where the release does so."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The result per point. Bytes of pools are 0 where the point does not get that far."""
+
+    outcome: Numbers
+    limit: Numbers
+    tokens: Numbers
+    slots: Numbers
+    requests: Numbers
+    rest_bytes: Numbers
+    """What the division has to give: free memory beyond what ``mem_fraction_static`` keeps back."""
+    table_bytes: Numbers
+    conv_bytes: Numbers
+    ssm_bytes: Numbers
+    scratch_ssm_bytes: Numbers
+    scratch_conv_bytes: Numbers
+    kv_bytes: Numbers
+    draft_kv_bytes: Numbers
+    left_bytes: Numbers
+    """Free behind all pools: for graphs, activations and everything else."""
+
+    def at(self, index: int) -> dict[str, Any]:
+        """One point as plain numbers, with names for outcome and limit."""
+        one = {f.name: np.asarray(getattr(self, f.name)).reshape(-1)[index] for f in fields(self)}
+        return {
+            **{name: int(value) for name, value in one.items()},
+            "outcome": OUTCOMES[int(one["outcome"])],
+            "limit": LIMITS[int(one["limit"])],
+        }
+
+
+def footprint(size: Numbers, tensors: int) -> Numbers:
+    """What the device gives for ``size`` bytes in ``tensors`` equal parts."""
+    if tensors == 0:
+        return np.zeros_like(size)
+    part = size // tensors
+    rounded = -(-part // GRANULE) * GRANULE
+    return np.where(part < LARGE, part, rounded) * tensors
+
+
+def size(facts: RankFacts, knobs: Knobs) -> Sizes:
+    """Divide. All arithmetic is that of the release named in ``facts``."""
+    rules = rules_of(facts.release)
+    k = _Arrays(facts, knobs)
+    rest = k.free_after - k.free_before * (1 - k.fraction)
+    if facts.multimodal_reserve_gib:
+        rest = rest - facts.multimodal_reserve_gib
+    after_state, slots = _slots(rules, facts, k, rest)
+    available = np.trunc(after_state * GIB).astype(np.int64)
+    profiled, tokens = _tokens(facts, k, available)
+    requests, limit, table = _requests(rules, facts, k, profiled, tokens, slots)
+    outcome = np.zeros(k.shape, np.int8)
+    _fail(outcome, "no request fits", requests <= 0)
+    _fail(outcome, "not enough memory", tokens <= 0)
+    if rules.refuses_empty_rest:
+        _fail(outcome, "weights leave nothing", after_state <= 0)
+    if rules.refuses_no_slots and facts.state is not None:
+        _fail(outcome, "no state slot fits", slots <= 0)
+    sizes = _Divided(outcome, limit, tokens, slots, requests, table, rest)
+    return _allocate(rules, facts, k, sizes)
+
+
+class _Arrays:
+    """The knobs as arrays of one shape."""
+
+    def __init__(self, facts: RankFacts, knobs: Knobs) -> None:
+        given = [np.asarray(getattr(knobs, f.name)) for f in fields(knobs)]
+        (
+            free_before,
+            free_after,
+            self.fraction,
+            self.ratio,
+            self.slots,
+            self.requests,
+            self.max_tokens,
+            self.draft,
+            per_request,
+            self.radix,
+            page,
+            self.draft_weights,
+        ) = np.broadcast_arrays(*given)
+        self.shape = self.fraction.shape
+        self.free_before = _as_told(free_before, facts.ranks)
+        self.free_after = _as_told(free_after, facts.ranks)
+        self.free_bytes = free_after.astype(np.int64)
+        self.page = np.where(page == UNSET, facts.page_tokens, page).astype(np.int64)
+        self.per_request = np.where(
+            per_request == UNSET, facts.slots_per_request, per_request
+        ).astype(np.int64)
+        self.speculates = self.draft > 0
+
+
+def _as_told(free_bytes: Numbers, ranks: int) -> Numbers:
+    """Free memory in GiB as SGLang reads it: ranks agree on the least over a float32."""
+    told = free_bytes.astype(np.float64) / GIB
+    return told.astype(np.float32).astype(np.float64) if ranks > 1 else told
+
+
+def _per_worker(rules: Rules, facts: RankFacts, requests: Numbers) -> Numbers:
+    shared = requests // facts.dp_size
+    return np.maximum(1, shared) if rules.at_least_one_request else shared
+
+
+def _slots(rules: Rules, facts: RankFacts, k: _Arrays, rest: Numbers) -> tuple[Numbers, Numbers]:
+    """What the state leaves of ``rest`` (GiB), and the slots."""
+    state = facts.state
+    if state is None:
+        return rest, np.zeros(k.shape, np.int64)
+    each = state.sized_bytes
+    wanted = _per_worker(rules, facts, k.requests)
+    given = k.slots != UNSET
+    limited = k.requests != UNSET
+    off = ~k.radix.astype(bool)
+    if rules.budget == "scratch first":
+        scratch = np.where(k.speculates, each * wanted * k.draft, 0)
+        rest = rest - scratch / GIB
+        share = rest * k.ratio / (1 + k.ratio) * GIB
+        by_share = np.trunc(np.floor_divide(share, each)).astype(np.int64)
+        fallback = by_share
+        if rules.radix_off_default_slots is not None:
+            fallback = np.where(off, rules.radix_off_default_slots // facts.dp_size, by_share)
+        slots = np.where(given, k.slots // facts.dp_size, np.where(off & limited, wanted, fallback))
+        return rest - slots * each / GIB, slots
+    padding = 1 if rules.budget == "joint with padding" else 0
+    share = rest * k.ratio / (1 + k.ratio) * GIB
+    extra = state.extra_bytes if padding else 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        joint = each * (1 + k.draft / k.per_request) + extra
+    reserved = padding * (each * (1 + k.draft) + extra)
+    by_share_draft = np.trunc(np.floor_divide(share - reserved, joint)).astype(np.int64)
+    plain = each + extra
+    by_share_plain = np.trunc(np.floor_divide(share - padding * plain, plain)).astype(np.int64)
+    by_share = np.where(k.speculates, by_share_draft, by_share_plain)
+    slots = np.where(given, k.slots // facts.dp_size, np.where(off & limited, wanted, by_share))
+    served = np.where(
+        off & limited & ~given, slots, np.minimum(wanted, slots // np.maximum(k.per_request, 1))
+    )
+    scratch = np.where(k.speculates, each * (served + padding) * k.draft, 0)
+    rest = rest - scratch / GIB
+    return rest - (slots + padding) * (each + extra) / GIB, slots
+
+
+def _tokens(facts: RankFacts, k: _Arrays, available: Numbers) -> tuple[Numbers, Numbers]:
+    """Tokens that memory allows, and those that the pool gets: capped and in whole pages."""
+    left = available - facts.fixed_overhead_bytes
+    if facts.kv_sized_bytes:
+        tokens = left // facts.kv_sized_bytes
+    else:
+        tokens = np.full(k.shape, facts.context_tokens, np.int64)
+    capped = np.where(k.max_tokens == UNSET, tokens, np.minimum(tokens, k.max_tokens))
+    return tokens, capped // k.page * k.page
+
+
+def _requests(
+    rules: Rules,
+    facts: RankFacts,
+    k: _Arrays,
+    profiled: Numbers,
+    tokens: Numbers,
+    slots: Numbers,
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Requests that may run, which limit sets them, and the requests that the table is made for."""
+    old = rules.requests == "table of 2048 to 4096"
+    basis = profiled if old else tokens
+    estimate = np.trunc(basis / facts.context_tokens * 512).astype(np.int64)
+    estimate = np.maximum(np.minimum(estimate, 4096), 2048)
+    wanted = _per_worker(rules, facts, k.requests)
+    limited = k.requests != UNSET
+    half = tokens // 2
+    if old:
+        found = np.where(limited, k.requests, estimate)
+        limit = np.where(limited, 0, 3)
+    elif rules.requests == "flag or estimate":
+        found = np.where(limited, np.minimum(wanted, estimate), np.minimum(estimate, half))
+        limit = np.where(limited & (wanted <= estimate), 0, np.where(half < estimate, 2, 3))
+    else:
+        found = np.minimum(np.where(limited, wanted, estimate), half)
+        limit = np.where(found == half, 2, np.where(limited, 0, 3))
+        limit = np.where(limited & (wanted <= half), 0, limit)
+    if facts.state is not None:
+        by_slots = slots // np.maximum(k.per_request, 1)
+        limit = np.where(by_slots < found, 1, limit)
+        found = np.minimum(found, by_slots)
+    table = found
+    if old:
+        if facts.state is not None and facts.dp_size > 1:
+            table = np.where(k.speculates, np.minimum(found, wanted), found)
+        # The runner takes the smaller of this and half the tokens when no limit is given.
+        found = np.where(limited, np.minimum(table, wanted), np.minimum(table, half))
+        limit = np.where(~limited & (half < table), 2, limit)
+    return found, limit.astype(np.int8), table
+
+
+def _fail(outcome: Numbers, name: str, where: Numbers) -> None:
+    """Later calls win: they stand for what the release checks first."""
+    outcome[np.broadcast_to(where, outcome.shape)] = OUTCOMES.index(name)
+
+
+@dataclass(frozen=True)
+class _Divided:
+    """The division's result, before anything is allocated."""
+
+    outcome: Numbers
+    limit: Numbers
+    tokens: Numbers
+    slots: Numbers
+    requests: Numbers
+    table: Numbers
+    rest: Numbers
+
+
+def _allocate(rules: Rules, facts: RankFacts, k: _Arrays, divided: _Divided) -> Sizes:
+    """Take the pools from the free memory in the order in which SGLang makes them."""
+    outcome, tokens, slots = divided.outcome, divided.tokens, divided.slots
+    alive = outcome == 0
+    free = k.free_bytes
+    columns = facts.table_columns + (k.draft - facts.table_draft_tokens)
+    state = facts.state
+    zero = np.zeros(k.shape, np.int64)
+    rows = slots + 1
+    scratch_rows = np.where(k.speculates, divided.table + 1, 0)
+    made: dict[str, Numbers] = {}
+    wanted: list[tuple[str, str, Numbers, int]] = [
+        (
+            "table_bytes",
+            "request table",
+            (divided.table + facts.table_padding_rows) * columns * 4,
+            1,
+        )
+    ]
+    if state is not None:
+        window = _window_bytes(facts, k)
+        parts = max(len(state.conv_shapes), 1)
+        wanted += [
+            ("conv_bytes", "conv state", rows * state.conv_bytes, parts),
+            ("ssm_bytes", "ssm state", rows * state.ssm_bytes, 1),
+            ("scratch_ssm_bytes", "ssm scratch", scratch_rows * k.draft * state.ssm_bytes, 1),
+            ("scratch_conv_bytes", "conv scratch", scratch_rows * window, parts),
+        ]
+    pool_rows = tokens + k.page
+    wanted.append(("kv_bytes", "KV cache", pool_rows * facts.kv_row_bytes, facts.kv_tensors))
+    for name, label, taken, tensors in wanted:
+        free = _take(made, name, label, np.where(alive, taken, 0), tensors, free, outcome)
+        alive = outcome == 0
+    if not rules.draft_counted:
+        free = free - np.where(alive, k.draft_weights, 0)
+    draft_rows = np.where(alive & k.speculates, pool_rows * facts.draft_row_bytes, 0)
+    free = _take(
+        made, "draft_kv_bytes", "draft KV cache", draft_rows, facts.draft_tensors, free, outcome
+    )
+    pools = {name: made.get(name, zero) for name in _POOLS}
+    return Sizes(
+        outcome=outcome,
+        limit=divided.limit,
+        tokens=tokens,
+        slots=slots,
+        requests=divided.requests,
+        rest_bytes=np.trunc(divided.rest * GIB).astype(np.int64),
+        left_bytes=free,
+        **pools,
+    )
+
+
+_POOLS = (
+    "table_bytes",
+    "conv_bytes",
+    "ssm_bytes",
+    "scratch_ssm_bytes",
+    "scratch_conv_bytes",
+    "kv_bytes",
+    "draft_kv_bytes",
+)
+
+
+def _window_bytes(facts: RankFacts, k: _Arrays) -> Numbers:
+    state = facts.state
+    assert state is not None
+    known = {int(d): state.scratch_conv_bytes(int(d)) for d in np.unique(k.draft)}
+    return np.vectorize(known.__getitem__, otypes=[np.int64])(k.draft)
+
+
+def _take(
+    made: dict[str, Numbers],
+    name: str,
+    label: str,
+    taken: Numbers,
+    tensors: int,
+    free: Numbers,
+    outcome: Numbers,
+) -> Numbers:
+    given = footprint(taken, tensors)
+    short = given > free
+    _fail(outcome, f"out of memory: {label}", short & (outcome == 0))
+    made[name] = np.where(short, 0, taken)
+    return np.where(short, free, free - given)

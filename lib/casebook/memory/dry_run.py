@@ -1,0 +1,209 @@
+"""The dry run: a release's own sizing and pool code, in the capsule, on memory that is only counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from casebook import capsule as capsules
+from casebook.catalog.gpus import GpuProfile
+from casebook.catalog.gpus import gpu as find_gpu
+from casebook.catalog.models import ModelFacts
+from casebook.errors import MemoryPlanError
+from casebook.launch import Launch
+from casebook.memory.facts import RankFacts
+from casebook.resolution import pool
+from casebook.resolution.trace import set_stage
+from casebook.sandbox import Limits
+from casebook.sandbox.boot import is_reserved
+
+GIB = 1 << 30
+UNLIMITED_BYTES = 1 << 44
+"""A device that nothing fills: what a dry run is given when only its facts are wanted."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """Memory of one device, as one rank meets it, in bytes."""
+
+    total_bytes: int
+    free_before_bytes: int
+    """Free before the weights are loaded: total less contexts, communicators and neighbours."""
+    weights_bytes: int
+    """What loading takes on this rank."""
+    draft_weights_bytes: int = 0
+
+    @classmethod
+    def endless(cls) -> Device:
+        """So large that every pool fits."""
+        return cls(UNLIMITED_BYTES, UNLIMITED_BYTES, GIB, GIB)
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a release made of a launch and a device."""
+
+    release: str
+    launch: Launch
+    device: Device
+    raw: Mapping[str, Any]
+
+    @property
+    def reached_pools(self) -> bool:
+        """Whether the target's pools were sized and made."""
+        return "facts" in self.raw
+
+    @property
+    def outcome(self) -> str:
+        """``resolved``, ``raised``, ``exit``, or how the child ended."""
+        return str(self.raw["outcome"]["kind"])
+
+    @property
+    def message(self) -> str:
+        """SGLang's own words where it refused; empty otherwise."""
+        return str(self.raw["outcome"].get("message", ""))
+
+    @property
+    def log(self) -> tuple[str, ...]:
+        """What SGLang logged on the way."""
+        return tuple(text for _, text in self.raw.get("log", ()))
+
+    def figure(self, name: str, of: str = "target") -> int:
+        """``max_total_num_tokens``, ``max_running_requests``, ``free_bytes``... of target or draft."""
+        try:
+            return int(self.raw[of][name])
+        except (KeyError, TypeError):
+            raise MemoryPlanError(
+                f"The dry run of SGLang {self.release} has no {name} of the {of}: {self.told()}"
+            ) from None
+
+    def told(self) -> str:
+        """One sentence on how far it came."""
+        if self.outcome == "resolved":
+            return "it reached the end of its pools"
+        return f"it ended while it read {self.raw.get('stage', 'the launch')}: {self.message}"
+
+    def pool_bytes(self, of: str = "target") -> dict[str, int]:
+        """Bytes per buffer of the pools, by the path of the attribute that holds it."""
+        pools = self.raw.get(of, {}).get("pools", {})
+        return {path: int(entry["bytes"]) for path, entry in pools.items()}
+
+    @cached_property
+    def draft_tokens(self) -> int:
+        """Draft tokens that the pools were made for; 0 without speculation."""
+        return int(self.raw.get("draft_tokens") or 0)
+
+    @cached_property
+    def facts(self) -> RankFacts:
+        """What the closed form takes. Raises MemoryPlanError where it has no rule."""
+        if not self.reached_pools:
+            raise MemoryPlanError(
+                f"SGLang {self.release} did not come to size any memory: {self.told()}"
+            )
+        return RankFacts.of(self.raw, self.release, self.draft_tokens)
+
+
+class Sizer:
+    """Dry runs of one release on one kind of GPU, on a warm child.
+
+    ``gpus`` is the number of devices of the node (default: as the profile says).
+    """
+
+    def __init__(
+        self,
+        release: str,
+        gpu: str | GpuProfile = "B200",
+        gpus: int | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.release = release
+        self.profile = gpu if isinstance(gpu, GpuProfile) else find_gpu(gpu)
+        self._capsule = capsules.ensure(release)
+        self._device = self.profile.as_device(gpus or self.profile.devices_per_node)
+        self._limits = limits or Limits(seconds=120)
+
+    @property
+    def total_bytes(self) -> int:
+        """The device's memory as torch tells it."""
+        return int(self._device["torch_total_bytes"])
+
+    def run(
+        self,
+        launch: Launch | str | Sequence[str],
+        device: Device | None = None,
+        *,
+        model: str | Path | ModelFacts | None = None,
+        pp_rank: int = 0,
+    ) -> DryRun:
+        """Size one launch; without ``device`` on one so large that everything fits."""
+        (found,) = self.run_all([(Launch.of(launch), device or Device.endless())], model, pp_rank)
+        return found
+
+    def run_all(
+        self,
+        points: Iterable[tuple[Launch, Device]],
+        model: str | Path | ModelFacts | None = None,
+        pp_rank: int = 0,
+        jobs: int = 1,
+    ) -> list[DryRun]:
+        """Size many, ``jobs`` at a time, in their order."""
+        held = list(points)
+        found: dict[int, DryRun] = {}
+        for position, one in self.each(held, model, pp_rank, jobs):
+            found[position] = one
+        return [found[i] for i in range(len(held))]
+
+    def each(
+        self,
+        points: Sequence[tuple[Launch, Device]],
+        model: str | Path | ModelFacts | None = None,
+        pp_rank: int = 0,
+        jobs: int = 1,
+    ) -> Iterator[tuple[int, DryRun]]:
+        """``(position, dry run)`` as they finish. All points must agree in their environment."""
+        if not points:
+            return
+        stages = [set_stage(launch, model) for launch, _ in points]
+        first = points[0][0]
+        env = {name: value for name, value in first.env.items() if not is_reserved(name)}
+        worker = pool.worker(
+            self._capsule, self._device, env, warm_with=stages[0].launch.argv, sizes=True
+        )
+        requests = [
+            {
+                "argv": list(stage.launch.argv),
+                "env": env,
+                "pp_rank": pp_rank,
+                "device": {
+                    "total_bytes": device.total_bytes,
+                    "free_bytes": device.free_before_bytes,
+                    "weights_bytes": device.weights_bytes,
+                    "draft_weights_bytes": device.draft_weights_bytes,
+                },
+            }
+            for stage, (_, device) in zip(stages, points, strict=True)
+        ]
+        for position, raw in worker.map("size", requests, self._limits, jobs):
+            launch, device = points[position]
+            yield position, DryRun(self.release, launch, device, stages[position].restore(raw))
+
+
+def dry_run(
+    launch: Launch | str | Sequence[str],
+    *,
+    release: str = "0.5.11",
+    gpu: str | GpuProfile = "B200",
+    device: Device | None = None,
+    model: str | Path | ModelFacts | None = None,
+    gpus: int | None = None,
+    pp_rank: int = 0,
+) -> DryRun:
+    """Let ``release`` size the pools of ``launch`` on ``device``.
+
+    Raises UnknownReleaseError, UnknownGpuError, UnknownModelError, LaunchError, CapsuleError or
+    WorkerError. What SGLang says against the launch is in ``DryRun.outcome`` and ``message``.
+    """
+    return Sizer(release, gpu, gpus).run(launch, device, model=model, pp_rank=pp_rank)
