@@ -2,7 +2,7 @@
 
 from casebook.cases.load import load_cases, named, read_case
 from casebook.cases.model import Case
-from casebook.cases.run import Cell, CellState, run_cases
+from casebook.cases.run import Cell, CellState, run_case, run_cases
 from casebook.cases.tables import as_record, detail_table, state_table
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "load_cases",
     "named",
     "read_case",
+    "run_case",
     "run_cases",
     "state_table",
 ]
