@@ -50,11 +50,6 @@ def trail(found: Trail) -> str:
     return "\n".join(parts)
 
 
-def preformatted(text: str) -> str:
-    """Plain text as a block that wraps."""
-    return f'<pre style="white-space:pre-wrap">{escape(text)}</pre>'
-
-
 def _table(arguments: Iterable[Argument]) -> str:
     rows = "".join(_row(argument) for argument in arguments)
     heads = "".join(

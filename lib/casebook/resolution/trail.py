@@ -11,6 +11,7 @@ import pandas as pd
 
 from casebook.errors import UnknownNameError
 from casebook.launch import Launch
+from casebook.forms import preformatted
 from casebook.resolution import page
 from casebook.resolution.model import (
     Argument,
@@ -61,7 +62,7 @@ class Why:
         return "\n".join(self.lines())
 
     def _repr_html_(self) -> str:
-        return page.preformatted(str(self))
+        return preformatted(str(self))
 
 
 @dataclass(frozen=True)
