@@ -73,6 +73,18 @@ def test_a_restart_shows_without_the_argument_line() -> None:
     assert [s.ranks[0].get("kv_tokens") for s in servers] == [400_000, 400_000]
 
 
+def test_a_start_that_was_broken_off_and_repeated() -> None:
+    made = made_log("0.5.20", ("TP0", "TP1"))
+    begun = [stamped("", made.arguments)]
+    begun += [stamped(rank, made.lines[rank][1]) for rank in ("TP0", "TP1")]
+    late = stamped("TP1", made.lines["TP1"][2])
+    again = whole(made_log("0.5.20", ("TP0", "TP1"), seed=2)).splitlines()
+    one, two = read_log("\n".join([*begun, again[0], late, *again[1:]]))
+    assert [rank.get("weights") is None for rank in one.ranks] == [True, False]
+    assert [rank.get("kv_tokens") for rank in two.ranks] == [400_002, 400_009]
+    assert not any(rank.assumed for rank in two.ranks)
+
+
 def test_the_nodes_of_one_server_are_one() -> None:
     texts = made_log("0.5.13", ("TP0", "TP1")).lines
     arguments = "server_args=ServerArgs(model_path='m', nnodes=2, node_rank={})"
@@ -287,6 +299,12 @@ def test_no_such_file(tmp_path: Path) -> None:
     (tmp_path / "bad.gz").write_bytes(b"\x1f\x8b\x08broken")
     with pytest.raises(LogError, match="cannot be read"):
         read_log(tmp_path / "bad.gz")
+
+
+def test_failures_without_end() -> None:
+    lines = crash("TP0", OOM, "load_model") * 3000
+    (server,) = read_log("\n".join(lines))
+    assert server.outcome == "died"
 
 
 def test_a_long_log_takes_seconds() -> None:

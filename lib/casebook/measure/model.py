@@ -19,6 +19,8 @@ GIB = 2**30
 LOG_STEP = GIB // 100
 """Bytes between two sizes that the log prints differently."""
 
+ALGORITHM = "speculative_algorithm"
+
 Role = Literal["target", "draft"]
 Outcome = Literal["started", "died", "unknown"]
 FailureKind = Literal[
@@ -268,7 +270,7 @@ class Server:
 
     @property
     def speculative(self) -> bool | None:
-        """Whether a draft model runs beside the target, if the arguments are shown."""
-        if self.arguments is None or "speculative_algorithm" not in self.arguments:
+        """Whether speculation is on, if the arguments are shown."""
+        if self.arguments is None or ALGORITHM not in self.arguments:
             return None
-        return self.arguments["speculative_algorithm"] not in (None, "")
+        return self.arguments[ALGORITHM] not in (None, "")

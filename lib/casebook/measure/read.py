@@ -2,7 +2,8 @@
 
 A file may hold several servers, one after the other or one beside the other (containers whose names
 stand before each line). A server begins with the line that names its arguments; where that line is
-missing, a rank that loads again after it was ready, or after it died, has been started anew.
+missing, a rank that loads again after it was ready, or after it died, has been started anew. Two
+servers that write to one file at the same time, with nothing before their lines, cannot be told apart.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from casebook.measure.foreign import seems_to_be
 from casebook.measure.formats import Event, read_event
 from casebook.measure.lines import Message, open_source
 from casebook.measure.model import (
+    ALGORITHM,
     Cap,
     Failure,
     Measurement,
@@ -31,6 +33,8 @@ from casebook.measure.model import (
     StatePool,
 )
 
+MAX_FAILURES = 500
+"""A server that fails again and again is not read to the end of its misery."""
 _OWN_PER_NODE = {"node_rank", "host", "dist_init_addr", "random_seed", "port", "nccl_port"}
 
 
@@ -42,12 +46,14 @@ def read_log(text_or_path: str | bytes | Path) -> tuple[Server, ...]:
     """
     source = open_source(text_or_path)
     drafts = _Drafts(source.name)
+    failures = 0
     for message in source.messages():
         event = read_event(message)
         if event is not None:
             drafts.add(event)
-        failure = read_failure(message, source)
+        failure = read_failure(message, source) if failures < MAX_FAILURES else None
         if failure is not None:
+            failures += 1
             drafts.fail(message, failure)
     servers = tuple(draft.server() for draft in drafts.all())
     if not any(s.has_memory_lines or s.arguments_line for s in servers):
@@ -147,7 +153,7 @@ class _Drafts:
         if event.kind == "arguments":
             self._arguments(message)
             return
-        draft = self._of(message, starts=event.kind in ("load begin", "init", "load end"))
+        draft = self._of(message, event.kind)
         draft.last = message.line
         draft.failures[None] = [f for f in draft.failures[None] if not f.provisional]
         if event.kind == "ready":
@@ -157,7 +163,7 @@ class _Drafts:
 
     def fail(self, message: Message, failure: Failure) -> None:
         """Put a failure with its server and, where the line names one, its rank."""
-        draft = self._of(message, starts=False)
+        draft = self._of(message, "failure")
         draft.last = max(draft.last, failure.line)
         if not (failure.provisional and draft.ready):
             draft.failures[message.rank if message.prefixed else None].append(failure)
@@ -171,23 +177,32 @@ class _Drafts:
         if before is not None and found is not None and _same_server(before, found):
             before.node_ranks.add(found.get("node_rank"))
             return
+        unfinished = {
+            key: old
+            for key, old in self.current.items()
+            if key[0] == message.stream
+            and key[1] is not None
+            and old.prefixed
+            and old.events.get(key[1])
+            and not _is_over(old, key[1], prefixed=True)
+        }
         draft = self._new(message)
+        # Until such a rank is seen to start, its lines are the old server's.
+        self.current |= unfinished
         draft.arguments, draft.arguments_line = found, message.line
         draft.node_ranks.add((found or {}).get("node_rank"))
 
-    def _of(self, message: Message, starts: bool) -> _Draft:
+    def _of(self, message: Message, kind: str) -> _Draft:
         key = (message.stream, message.rank)
         draft = self.current.get(key)
         latest = self.latest.get(message.stream)
-        if draft is not None and draft is not latest and latest is not None and starts:
+        begins = kind in ("init", "load begin")
+        if draft is not None and latest is not None and begins:
             draft = latest
         if draft is None:
             draft = latest or self._new(message)
-        if starts and _is_over(draft, message.rank):
-            fresh = (
-                latest is not None and latest is not draft and not _is_over(latest, message.rank)
-            )
-            draft = latest if fresh and latest is not None else self._new(message)
+        if (begins or kind == "load end") and _is_over(draft, message.rank, message.prefixed):
+            draft = self._new(message)
         self.current[key] = draft
         return draft
 
@@ -201,11 +216,12 @@ class _Drafts:
         return draft
 
 
-def _is_over(draft: _Draft, rank: str) -> bool:
-    """Whether this rank of the server was ready or had died."""
+def _is_over(draft: _Draft, rank: str, prefixed: bool) -> bool:
+    """Whether this rank of the server was ready or had died, as lines of the same kind tell it."""
     if draft.failures.get(rank) or draft.failures.get(None):
         return True
-    return draft.ready is not None or any(e.kind == "closing" for e in draft.events.get(rank, ()))
+    closed = [e for e in draft.events.get(rank, ()) if e.kind == "closing"]
+    return draft.ready is not None or any(e.message.prefixed == prefixed for e in closed)
 
 
 def _same_server(before: _Draft, found: Mapping[str, Any]) -> bool:
@@ -234,7 +250,7 @@ def _measurement(
     server: Server,
     speculative: bool | None,
 ) -> Measurement:
-    algorithm = str((server.arguments or {}).get("speculative_algorithm") or "")
+    algorithm = (server.arguments or {}).get(ALGORITHM)
     kv_pools, frees = roles.pools(events, speculative)
     closing = [event for event in events if event.kind == "closing"]
     counts: dict[str, Reading] = {}
@@ -265,7 +281,7 @@ def _measurement(
 
 def _speculative(events: Sequence[Event], server: Server) -> bool | None:
     if server.speculative is not None:
-        return server.speculative
+        return server.speculative and (server.arguments or {}).get(ALGORITHM) != "NGRAM"
     for event in events:
         name = event.words.get("name", "").split()
         if "verify" in name or "draft" in name or "intermediate_ssm" in event.readings:
