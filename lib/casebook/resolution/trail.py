@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from casebook.errors import UnknownNameError
-from casebook.launch import Launch
 from casebook.forms import preformatted
+from casebook.launch import Launch
 from casebook.resolution import page
 from casebook.resolution.model import (
     Argument,
