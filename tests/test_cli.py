@@ -33,6 +33,9 @@ def run(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
         (["explain", "--", 'python "x'], "cannot be split into words"),
         (["explain", "--python", "/no/such/python", "--", *SERVER, *QWEN], "/no/such/python"),
         (["explain", "--nonsense", "--", *SERVER], "No such option"),
+        (["compare", "--gpus", "B2000", "--", *SERVER, *QWEN], "Did you mean"),
+        (["compare", "--gpus", " , ", "--", *SERVER, *QWEN], "no name given"),
+        (["compare", "--gpus", "B200", "--models", "x", "--", *SERVER], "compare over one thing"),
         (["run", "-y", "[1]"], "must be a mapping"),
     ],
 )
@@ -118,3 +121,22 @@ def test_an_unknown_architecture_is_sglangs_to_reject(
     assert code == 1
     assert "REJECTED" in out
     assert "foo" in out
+
+
+@pytest.mark.capsule
+def test_models_side_by_side(capfd: pytest.CaptureFixture[str]) -> None:
+    names = "Qwen/Qwen3-8B,Qwen/Qwen3.6-27B"
+    for launch in ([*SERVER, *QWEN], SERVER):  # its own model is replaced, or it has none
+        code, out, _ = run(capfd, "compare", "--models", names, "--", *launch, "--page-size", "32")
+        assert code == 0
+        row = next(line for line in out.splitlines() if "page_size" in line)
+        assert [cell.strip() for cell in row.split("│")[2:4]] == ["32", "1"]
+
+
+@pytest.mark.capsule
+@pytest.mark.slow
+def test_gpus_side_by_side(capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capfd, "compare", "--gpus", "B200,RTX 5090", "--", *SERVER, *QWEN)
+    assert code == 0
+    row = next(line for line in out.splitlines() if "chunked_prefill_size" in line)
+    assert [cell.strip() for cell in row.split("│")[2:4]] == ["16384", "2048"]

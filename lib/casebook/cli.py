@@ -180,15 +180,33 @@ def who_writes(field: str, release: str, reads: bool) -> None:
 
 
 @cli.command()
-@click.option("--releases", "names", help="Releases, by comma (default: all).")
-@click.option("--gpu", default="B200", show_default=True)
+@click.option("--releases", help="Releases, by comma (default: all).")
+@click.option("--gpus", help="GPU profiles, by comma, on one release in place of many.")
+@click.option("--models", help="Models, by comma, each in the place of the launch's own.")
+@click.option("--release", default="0.5.11", show_default=True, help="With --gpus or --models.")
+@click.option("--gpu", default="B200", show_default=True, help="With --releases or --models.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
-def compare(names: str | None, gpu: str, command: tuple[str, ...]) -> None:
-    """Resolve one launch on many releases and print the arguments that end otherwise."""
+def compare(
+    releases: str | None,
+    gpus: str | None,
+    models: str | None,
+    release: str,
+    gpu: str,
+    command: tuple[str, ...],
+) -> None:
+    """Resolve one launch on many releases, GPUs or models; print the arguments that end otherwise."""
     from casebook.resolution import compare as comparing
 
-    chosen = [name.strip() for name in names.split(",")] if names else None
-    trails = comparing.over_releases(_words(command), chosen, gpu=gpu)
+    if sum(given is not None for given in (releases, gpus, models)) > 1:
+        raise click.UsageError("compare over one thing: --releases, --gpus or --models")
+    launch = _words(command)
+    if gpus is not None:
+        trails = comparing.over_gpus(launch, _by_comma(gpus), release=release)
+    elif models is not None:
+        trails = comparing.over_models(launch, _by_comma(models), release=release, gpu=gpu)
+    else:
+        chosen = _by_comma(releases) if releases is not None else None
+        trails = comparing.over_releases(launch, chosen, gpu=gpu)
     table = Table(header_style="bold")
     for column in ("argument", *trails):
         table.add_column(column, overflow="fold")
@@ -232,6 +250,14 @@ def bisect(
     click.echo(str(found))
     for diff in found.diffs:
         click.echo(f"\n{diff.diff}")
+
+
+def _by_comma(text: str) -> list[str]:
+    """The names in ``a, b``; at least one."""
+    found = [name.strip() for name in text.split(",") if name.strip()]
+    if not found:
+        raise click.UsageError("no name given; write them with commas between.")
+    return found
 
 
 def _words(command: tuple[str, ...]) -> str | list[str]:

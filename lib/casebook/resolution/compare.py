@@ -100,8 +100,8 @@ def over_models(launch: Words, models: Iterable[str], **options: Any) -> dict[st
     found = {}
     for name in tqdm(list(models), desc="models", leave=False):
         own = launch.value_of("--model-path", "--model")
-        changed = launch.replacing(own, name) if own else launch
-        found[name] = trace(changed, **options)
+        given = Launch((*launch.argv, "--model-path", name), launch.env, launch.entry)
+        found[name] = trace(launch.replacing(own, name) if own else given, **options)
     return found
 
 
