@@ -31,8 +31,8 @@ OUTCOMES = (
     "out of memory: request table",
     "out of memory: conv state",
     "out of memory: ssm state",
-    "out of memory: ssm scratch",
-    "out of memory: conv scratch",
+    "out of memory: intermediate ssm",
+    "out of memory: intermediate conv",
     "out of memory: KV cache",
     "out of memory: draft KV cache",
 )
@@ -59,12 +59,6 @@ class Knobs:
     max_mamba_cache_size: Any = UNSET
     max_running_requests: Any = UNSET
     max_total_tokens: Any = UNSET
-    draft_tokens: Any = 0
-    slots_per_request: Any = UNSET
-    """``UNSET``: as in the facts."""
-    radix_cache: Any = True
-    page_tokens: Any = UNSET
-    """``UNSET``: as in the facts."""
     draft_weights_bytes: Any = 0
     """Loaded between the target's pools and the draft's, where the release does so."""
 
@@ -83,8 +77,8 @@ class Sizes:
     table_bytes: Numbers
     conv_bytes: Numbers
     ssm_bytes: Numbers
-    scratch_ssm_bytes: Numbers
-    scratch_conv_bytes: Numbers
+    intermediate_ssm_bytes: Numbers
+    intermediate_conv_bytes: Numbers
     kv_bytes: Numbers
     draft_kv_bytes: Numbers
     left_bytes: Numbers
@@ -144,21 +138,12 @@ class _Arrays:
             self.slots,
             self.requests,
             self.max_tokens,
-            self.draft,
-            per_request,
-            self.radix,
-            page,
             self.draft_weights,
         ) = np.broadcast_arrays(*given)
         self.shape = self.fraction.shape
         self.free_before = _as_told(free_before, facts.ranks)
         self.free_after = _as_told(free_after, facts.ranks)
         self.free_bytes = free_after.astype(np.int64)
-        self.page = np.where(page == UNSET, facts.page_tokens, page).astype(np.int64)
-        self.per_request = np.where(
-            per_request == UNSET, facts.slots_per_request, per_request
-        ).astype(np.int64)
-        self.speculates = self.draft > 0
 
 
 def _as_told(free_bytes: Numbers, ranks: int) -> Numbers:
@@ -177,49 +162,46 @@ def _slots(rules: Rules, facts: RankFacts, k: _Arrays, rest: Numbers) -> tuple[N
     state = facts.state
     if state is None:
         return rest, np.zeros(k.shape, np.int64)
-    each = state.sized_bytes
+    each, drafts, per_request = state.sized_bytes, facts.draft_tokens, facts.slots_per_request
     wanted = _per_worker(rules, facts, k.requests)
     given = k.slots != UNSET
-    limited = k.requests != UNSET
-    off = ~k.radix.astype(bool)
-    if rules.budget == "scratch first":
-        scratch = np.where(k.speculates, each * wanted * k.draft, 0)
-        rest = rest - scratch / GIB
+    by_flag = np.where(k.requests != UNSET, not facts.radix_cache, False) & ~given
+    if rules.budget == "intermediate first":
+        if drafts:
+            rest = rest - each * wanted * drafts / GIB
         share = rest * k.ratio / (1 + k.ratio) * GIB
         by_share = np.trunc(np.floor_divide(share, each)).astype(np.int64)
-        fallback = by_share
-        if rules.radix_off_default_slots is not None:
-            fallback = np.where(off, rules.radix_off_default_slots // facts.dp_size, by_share)
-        slots = np.where(given, k.slots // facts.dp_size, np.where(off & limited, wanted, fallback))
+        if rules.radix_off_default_slots is not None and not facts.radix_cache:
+            by_share = np.full(k.shape, rules.radix_off_default_slots // facts.dp_size)
+        slots = np.where(given, k.slots // facts.dp_size, np.where(by_flag, wanted, by_share))
         return rest - slots * each / GIB, slots
     padding = 1 if rules.budget == "joint with padding" else 0
-    share = rest * k.ratio / (1 + k.ratio) * GIB
     extra = state.extra_bytes if padding else 0
-    with np.errstate(divide="ignore", invalid="ignore"):
-        joint = each * (1 + k.draft / k.per_request) + extra
-    reserved = padding * (each * (1 + k.draft) + extra)
-    by_share_draft = np.trunc(np.floor_divide(share - reserved, joint)).astype(np.int64)
-    plain = each + extra
-    by_share_plain = np.trunc(np.floor_divide(share - padding * plain, plain)).astype(np.int64)
-    by_share = np.where(k.speculates, by_share_draft, by_share_plain)
-    slots = np.where(given, k.slots // facts.dp_size, np.where(off & limited, wanted, by_share))
-    served = np.where(
-        off & limited & ~given, slots, np.minimum(wanted, slots // np.maximum(k.per_request, 1))
-    )
-    scratch = np.where(k.speculates, each * (served + padding) * k.draft, 0)
-    rest = rest - scratch / GIB
+    share = rest * k.ratio / (1 + k.ratio) * GIB
+    if drafts:
+        share = share - padding * (each * (1 + drafts)) - padding * extra
+        per_slot = each * (1 + drafts / per_request) + extra
+    else:
+        share = share - padding * (each + extra)
+        per_slot = each + extra
+    by_share = np.trunc(np.floor_divide(share, per_slot)).astype(np.int64)
+    slots = np.where(given, k.slots // facts.dp_size, np.where(by_flag, wanted, by_share))
+    if drafts:
+        served = np.where(by_flag, slots, np.minimum(wanted, slots // per_request))
+        rest = rest - each * (served + padding) * drafts / GIB
     return rest - (slots + padding) * (each + extra) / GIB, slots
 
 
 def _tokens(facts: RankFacts, k: _Arrays, available: Numbers) -> tuple[Numbers, Numbers]:
     """Tokens that memory allows, and those that the pool gets: capped and in whole pages."""
+    page = facts.page_tokens
     left = available - facts.fixed_overhead_bytes
     if facts.kv_sized_bytes:
         tokens = left // facts.kv_sized_bytes
     else:
         tokens = np.full(k.shape, facts.context_tokens, np.int64)
     capped = np.where(k.max_tokens == UNSET, tokens, np.minimum(tokens, k.max_tokens))
-    return tokens, capped // k.page * k.page
+    return tokens, capped // page * page
 
 
 def _requests(
@@ -249,13 +231,13 @@ def _requests(
         limit = np.where(found == half, 2, np.where(limited, 0, 3))
         limit = np.where(limited & (wanted <= half), 0, limit)
     if facts.state is not None:
-        by_slots = slots // np.maximum(k.per_request, 1)
+        by_slots = slots // facts.slots_per_request
         limit = np.where(by_slots < found, 1, limit)
         found = np.minimum(found, by_slots)
     table = found
     if old:
         if facts.state is not None and facts.dp_size > 1:
-            table = np.where(k.speculates, np.minimum(found, wanted), found)
+            table = np.minimum(found, wanted) if facts.draft_tokens else found
         # The runner takes the smaller of this and half the tokens when no limit is given.
         found = np.where(limited, np.minimum(table, wanted), np.minimum(table, half))
         limit = np.where(~limited & (half < table), 2, limit)
@@ -285,37 +267,40 @@ def _allocate(rules: Rules, facts: RankFacts, k: _Arrays, divided: _Divided) -> 
     outcome, tokens, slots = divided.outcome, divided.tokens, divided.slots
     alive = outcome == 0
     free = k.free_bytes
-    columns = facts.table_columns + (k.draft - facts.table_draft_tokens)
     state = facts.state
     zero = np.zeros(k.shape, np.int64)
     rows = slots + 1
-    scratch_rows = np.where(k.speculates, divided.table + 1, 0)
     made: dict[str, Numbers] = {}
     wanted: list[tuple[str, str, Numbers, int]] = [
         (
             "table_bytes",
             "request table",
-            (divided.table + facts.table_padding_rows) * columns * 4,
+            (divided.table + facts.table_padding_rows) * facts.table_columns * 4,
             1,
         )
     ]
     if state is not None:
-        window = _window_bytes(facts, k)
         parts = max(len(state.conv_shapes), 1)
         wanted += [
             ("conv_bytes", "conv state", rows * state.conv_bytes, parts),
             ("ssm_bytes", "ssm state", rows * state.ssm_bytes, 1),
-            ("scratch_ssm_bytes", "ssm scratch", scratch_rows * k.draft * state.ssm_bytes, 1),
-            ("scratch_conv_bytes", "conv scratch", scratch_rows * window, parts),
         ]
-    pool_rows = tokens + k.page
+        if facts.draft_tokens:
+            served = divided.table + 1
+            ssm = served * state.intermediate_ssm_bytes(facts.draft_tokens)
+            conv = served * state.intermediate_conv_bytes(facts.draft_tokens)
+            wanted += [
+                ("intermediate_ssm_bytes", "intermediate ssm", ssm, 1),
+                ("intermediate_conv_bytes", "intermediate conv", conv, parts),
+            ]
+    pool_rows = tokens + facts.page_tokens
     wanted.append(("kv_bytes", "KV cache", pool_rows * facts.kv_row_bytes, facts.kv_tensors))
     for name, label, taken, tensors in wanted:
         free = _take(made, name, label, np.where(alive, taken, 0), tensors, free, outcome)
         alive = outcome == 0
     if not rules.draft_counted:
         free = free - np.where(alive, k.draft_weights, 0)
-    draft_rows = np.where(alive & k.speculates, pool_rows * facts.draft_row_bytes, 0)
+    draft_rows = np.where(alive, pool_rows * facts.draft_row_bytes, 0)
     free = _take(
         made, "draft_kv_bytes", "draft KV cache", draft_rows, facts.draft_tensors, free, outcome
     )
@@ -336,18 +321,11 @@ _POOLS = (
     "table_bytes",
     "conv_bytes",
     "ssm_bytes",
-    "scratch_ssm_bytes",
-    "scratch_conv_bytes",
+    "intermediate_ssm_bytes",
+    "intermediate_conv_bytes",
     "kv_bytes",
     "draft_kv_bytes",
 )
-
-
-def _window_bytes(facts: RankFacts, k: _Arrays) -> Numbers:
-    state = facts.state
-    assert state is not None
-    known = {int(d): state.scratch_conv_bytes(int(d)) for d in np.unique(k.draft)}
-    return np.vectorize(known.__getitem__, otypes=[np.int64])(k.draft)
 
 
 def _take(

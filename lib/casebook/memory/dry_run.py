@@ -32,14 +32,16 @@ class Device:
     total_bytes: int
     free_before_bytes: int
     """Free before the weights are loaded: total less contexts, communicators and neighbours."""
-    weights_bytes: int
-    """What loading takes on this rank."""
-    draft_weights_bytes: int = 0
+    weights_bytes: int | None = None
+    """What loading takes on this rank; None: construct the release's own model and count."""
+    draft_weights_bytes: int | None = None
+    bounded: bool = True
+    """Whether a pool that does not fit is refused."""
 
     @classmethod
     def endless(cls) -> Device:
-        """So large that every pool fits."""
-        return cls(UNLIMITED_BYTES, UNLIMITED_BYTES, GIB, GIB)
+        """Large, and it takes every pool: for a dry run of which only the facts are wanted."""
+        return cls(UNLIMITED_BYTES, UNLIMITED_BYTES, 0, 0, bounded=False)
 
 
 @dataclass(frozen=True)
@@ -92,18 +94,13 @@ class DryRun:
         return {path: int(entry["bytes"]) for path, entry in pools.items()}
 
     @cached_property
-    def draft_tokens(self) -> int:
-        """Draft tokens that the pools were made for; 0 without speculation."""
-        return int(self.raw.get("draft_tokens") or 0)
-
-    @cached_property
     def facts(self) -> RankFacts:
         """What the closed form takes. Raises MemoryPlanError where it has no rule."""
         if not self.reached_pools:
             raise MemoryPlanError(
                 f"SGLang {self.release} did not come to size any memory: {self.told()}"
             )
-        return RankFacts.of(self.raw, self.release, self.draft_tokens)
+        return RankFacts.of(self.raw, self.release)
 
 
 class Sizer:
@@ -182,6 +179,7 @@ class Sizer:
                     "free_bytes": device.free_before_bytes,
                     "weights_bytes": device.weights_bytes,
                     "draft_weights_bytes": device.draft_weights_bytes,
+                    "bounded": device.bounded,
                 },
             }
             for stage, (_, device) in zip(stages, points, strict=True)

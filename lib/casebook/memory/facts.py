@@ -1,8 +1,8 @@
 """The figures that a release computes from model, arguments and rank before it divides any memory.
 
 They come out of a dry run (``RankFacts.of``), so no shape of any model family is restated here. One
-dry run gives them; the closed form then varies what leaves them as they are: memory, fractions,
-limits, draft tokens.
+dry run gives them; the closed form then varies what leaves them as they are: memory, fractions and
+limits.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class StateFacts:
     window_axis: int
     """Which of a convolution state's two dimensions is the window."""
 
-    def scratch_ssm_bytes(self, draft_tokens: int) -> int:
-        """SSM scratch of one request: a state per draft token."""
+    def intermediate_ssm_bytes(self, draft_tokens: int) -> int:
+        """Intermediate SSM states of one request: a state per draft token."""
         return self.ssm_bytes * draft_tokens
 
-    def scratch_conv_bytes(self, draft_tokens: int) -> int:
-        """Convolution scratch of one request."""
+    def intermediate_conv_bytes(self, draft_tokens: int) -> int:
+        """Intermediate convolution windows of one request."""
         total = 0
         for shape in self.conv_shapes:
             window = shape[self.window_axis]
@@ -72,16 +72,18 @@ class RankFacts:
     dp_size: int
     ranks: int
     """Processes of the server (tensor times pipeline parallel)."""
+    draft_tokens: int
+    """Draft tokens per step; 0 without speculation."""
+    radix_cache: bool
     table_columns: int
-    """Columns of the request-to-token table, at ``table_draft_tokens`` draft tokens."""
-    table_draft_tokens: int
+    """Columns of the request-to-token table."""
     table_padding_rows: int
     fixed_overhead_bytes: int
     multimodal_reserve_gib: float
     state: StateFacts | None
 
     @classmethod
-    def of(cls, answer: Mapping[str, Any], release: str, draft_tokens: int) -> RankFacts:
+    def of(cls, answer: Mapping[str, Any], release: str) -> RankFacts:
         """From the answer of a dry run that reached its pools.
 
         Raises MemoryPlanError where the release's sizing is of a kind that the closed form has no
@@ -93,6 +95,7 @@ class RankFacts:
         if facts["post_capture"]:
             raise _no_rule(release, "a KV pool that is sized again after graph capture")
         page = int(target["page_size"])
+        draft_tokens = int(answer.get("draft_tokens") or 0)
         rows, tensors = _kv_rows(target, page)
         draft = answer.get("draft")
         draft_rows, draft_tensors = _kv_rows(draft, page) if draft else (0, 0)
@@ -110,7 +113,8 @@ class RankFacts:
             dp_size=int(facts["dp_size"]),
             ranks=int(facts["ranks"]),
             table_columns=int(facts["table_columns"]),
-            table_draft_tokens=draft_tokens,
+            draft_tokens=draft_tokens,
+            radix_cache=not answer["limits"]["disable_radix_cache"],
             table_padding_rows=int(facts["table_padding_rows"]),
             fixed_overhead_bytes=int(facts["fixed_overhead_bytes"]),
             multimodal_reserve_gib=float(facts["multimodal_reserve_gib"]),
@@ -189,6 +193,6 @@ def _with_windows(
     rows = int(target["max_running_requests"]) + 1
     for shared in (False, True):
         option = replace(made, shared_windows=shared)
-        if option.scratch_conv_bytes(draft_tokens) * rows == windows["bytes"]:
+        if option.intermediate_conv_bytes(draft_tokens) * rows == windows["bytes"]:
             return option
     raise _no_rule(release, "the layout of its draft tokens' convolution windows")

@@ -14,9 +14,9 @@ from packaging.version import Version
 
 from casebook.errors import MemoryPlanError
 
-Budget = Literal["scratch first", "joint", "joint with padding"]
-"""``scratch first``: speculative scratch for every request that was asked for comes off, then the
-slots get their share. ``joint``: share = slots and the scratch of as many requests as the slots can
+Budget = Literal["intermediate first", "joint", "joint with padding"]
+"""``intermediate first``: speculative intermediate states for every request that was asked for comes off, then the
+slots get their share. ``joint``: share = slots and the intermediate states of as many requests as the slots can
 serve. ``joint with padding``: the same, and the padding row of both is counted, too."""
 
 Requests = Literal["table of 2048 to 4096", "flag or estimate", "half the tokens"]
@@ -55,7 +55,7 @@ def rules_of(release: str) -> Rules:
     def since(text: str) -> bool:
         return version >= Version(text)
 
-    budget: Budget = "scratch first"
+    budget: Budget = "intermediate first"
     if since("0.5.17"):
         budget = "joint with padding"
     elif since("0.5.13"):

@@ -11,7 +11,6 @@ import difflib
 import os
 import shutil
 import sys
-import types
 from typing import Any
 
 from casebook_inside.encode import encode
@@ -19,8 +18,8 @@ from casebook_inside.encode import encode
 FEW = 12  # flags that share a word which still tells what they are about
 
 
-class RecordingNamespace(argparse.Namespace):
-    """A namespace that notes, per destination, the option that set it, and renames of destinations."""
+class ParsingNamespace(argparse.Namespace):
+    """A namespace that notes, per destination, the option that set it."""
 
     __slots__ = ("_casebook_log",)  # not among ``vars()``, which SGLang may read or copy
 
@@ -28,28 +27,36 @@ class RecordingNamespace(argparse.Namespace):
         self._casebook_log = log
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name != "_casebook_log":
-            self._note(name, value, sys._getframe(1))
-        object.__setattr__(self, name, value)
-
-    def _note(self, name: str, value: Any, frame: types.FrameType) -> None:
-        log = self._casebook_log
-        if frame.f_code.co_name == "__call__":
+        frame = sys._getframe(1)
+        if frame.f_code.co_name == "__call__" and name != "_casebook_log":
             action, option = frame.f_locals.get("self"), frame.f_locals.get("option_string")
             if isinstance(action, argparse.Action):
-                log.typed_by(name, action, option, value)
-        elif frame.f_code.co_name == "from_cli_args" and log.last_read not in (None, name):
-            # `args.tp_size = args.tensor_parallel_size`: a field under another name than its flag.
-            log.renamed[str(log.last_read)] = name
-        log.last_read = None
+                self._casebook_log.typed_by(name, action, option, value)
+        object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        return super().__repr__().replace(type(self).__name__, "Namespace", 1)
+
+
+class RecordingNamespace(ParsingNamespace):
+    """What a ``ParsingNamespace`` becomes after the parse: it notes renames of destinations, too."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "_casebook_log":
+            log = self._casebook_log
+            in_reader = sys._getframe(1).f_code.co_name == "from_cli_args"
+            if in_reader and log.last_read not in (None, name):
+                # `args.tp_size = args.tensor_parallel_size`: a field under another name than its flag.
+                log.renamed[str(log.last_read)] = name
+            log.last_read = None
+        object.__setattr__(self, name, value)
 
     def __getattribute__(self, name: str) -> Any:
         if not name.startswith("_"):
             self._casebook_log.last_read = name
         return object.__getattribute__(self, name)
-
-    def __repr__(self) -> str:
-        return super().__repr__().replace(type(self).__name__, "Namespace", 1)
 
 
 class CommandLine:
@@ -154,7 +161,13 @@ def hook_argparse() -> None:
             [str(word) for word in (sys.argv[1:] if args is None else args)],
         )
         log.typed.clear()
-        return parse_args(self, args, RecordingNamespace(log))
+        namespace = ParsingNamespace(log)
+        # argparse would set each default by itself, and be watched while it does.
+        vars(namespace).update(_defaults(self))
+        found = parse_args(self, args, namespace)
+        if type(found) is ParsingNamespace:
+            found.__class__ = RecordingNamespace  # type: ignore[assignment]
+        return found
 
     def recorded_error(self: Any, message: str) -> Any:
         if _current is not None and _is_server_parser(self):
@@ -165,6 +178,15 @@ def hook_argparse() -> None:
     shutil.get_terminal_size = lambda *_args, **_kwargs: os.terminal_size((100, 40))
     argparse.ArgumentParser.parse_args = recorded_parse  # type: ignore[method-assign,assignment]
     argparse.ArgumentParser.error = recorded_error  # type: ignore[method-assign,assignment]
+
+
+def _defaults(parser: argparse.ArgumentParser) -> dict[str, Any]:
+    """What a namespace holds before any word is read; of two actions the first one's default."""
+    found: dict[str, Any] = {}
+    for action in parser._actions:
+        if argparse.SUPPRESS not in (action.dest, action.default):
+            found.setdefault(action.dest, action.default)
+    return found
 
 
 def _is_server_parser(parser: argparse.ArgumentParser) -> bool:

@@ -20,7 +20,7 @@ import re
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from casebook_inside import environ, parts
@@ -36,9 +36,13 @@ _active: Recorder | None = None
 
 
 class Recorder:
-    """Collects the events of one launch. ``root`` is the folder of the ``sglang`` package."""
+    """Collects the events of one launch. ``root`` is the folder of the ``sglang`` package.
 
-    def __init__(self, root: str) -> None:
+    With ``only``, names of arguments, it follows these and keeps no events: the end and not the way.
+    """
+
+    def __init__(self, root: str, only: Iterable[str] | None = None) -> None:
+        self.only = None if only is None else frozenset(only)
         self.root = root.rstrip("/") + "/"
         self.events: list[dict[str, Any]] = []
         self.initial: dict[str, Any] = {}
@@ -54,7 +58,7 @@ class Recorder:
     # -- the stream -------------------------------------------------------------------------
 
     def emit(self, kind: str, frame: types.FrameType | None, **data: Any) -> None:
-        if len(self.events) >= MAX_EVENTS:
+        if self.only is not None or len(self.events) >= MAX_EVENTS:
             return
         stack = self.stack(frame)
         if kind in ("env", "log") and any(_is_once_per_process(frame) for frame in stack):
@@ -86,7 +90,7 @@ class Recorder:
         if self.main is None:
             self.main = owner
             self.fields = record_field_names(type(owner))
-        if owner is not self.main:
+        if owner is not self.main or not self._follows(name):
             return value
         if _is_generated_init(frame):
             self.initial[name] = self.current[name] = encode(value)
@@ -98,6 +102,9 @@ class Recorder:
         if name in self.fields:
             self._change("assign", name, value, frame)
         return value
+
+    def _follows(self, name: str) -> bool:
+        return self.only is None or name in self.only or name == "_resolved_overrides"
 
     def declared_all(self, entries: Iterable[Any], frame: types.FrameType) -> None:
         for entry in entries:
@@ -114,6 +121,8 @@ class Recorder:
         except (TypeError, ValueError, AttributeError):
             return  # not of the known shape: leave it to SGLang
         for name, value in items:
+            if not self._follows(name):
+                continue
             self._change(
                 "declare",
                 name,
@@ -154,6 +163,8 @@ class Recorder:
             self.emit("env", frame, operation=operation, name=name, old=old, new=new)
 
     def logged(self, record: logging.LogRecord, frame: types.FrameType) -> None:
+        if self.only is not None:
+            return
         try:
             message = record.getMessage()
         except Exception:  # a bad format string is SGLang's to report
@@ -209,8 +220,14 @@ def activate(recorder: Recorder | None) -> None:
     """Make ``recorder`` the one that the hooks tell (None: nobody)."""
     global _active
     _active = recorder
-    environ.listen(recorder.environment if recorder else None)
+    whole = recorder is not None and recorder.only is None
+    environ.listen(recorder.environment if recorder is not None and whole else None)
     parts.watch(recorder.parts if recorder else None)
+
+
+def active() -> Recorder | None:
+    """The recorder that the hooks tell."""
+    return _active
 
 
 def replay(events: list[dict[str, Any]]) -> None:
@@ -246,83 +263,6 @@ def _refuses(original: Any, owner: Any, name: str) -> bool:
         return False
     sealed = getattr(owner, "_input_frozen", False) or getattr(owner, "_resolution_finished", False)
     return bool(sealed) and not name.startswith("_")
-
-
-def hook_providers() -> None:
-    """Learn at which line a provider or pass returned the declaration that a helper appends.
-
-    ``run_post_process_pass(args, fn)`` and ``_invoke_provider(fn, ...)`` both call ``fn`` and take
-    its dictionary. Every reference to them that SGLang's modules hold is wrapped. So is
-    ``declare_resolution(args, ...)``: like the first it may make the list of declarations, and goes
-    on with its own reference to it, which is not the one that ``hook_arguments`` put in its place.
-    """
-    overrides = sys.modules.get("sglang.srt.arg_groups.overrides")
-    if overrides is None:
-        return
-    wrapped: dict[int, Callable[..., Any]] = {}
-    for name, owner, provider in (
-        ("run_post_process_pass", 0, 1),
-        ("_invoke_provider", None, 0),
-        ("declare_resolution", 0, None),
-    ):
-        original = getattr(overrides, name, None)
-        if original is not None:
-            wrapped[id(original)] = _with_provider(original, owner, provider)
-    for module_name, module in list(sys.modules.items()):
-        if module_name.partition(".")[0] != "sglang" or module is None:
-            continue
-        for attribute, value in list(vars(module).items()):
-            if id(value) in wrapped and isinstance(value, types.FunctionType):
-                setattr(module, attribute, wrapped[id(value)])
-
-
-def _with_provider(original: Any, owner: int | None, provider: int | None) -> Callable[..., Any]:
-    """``original`` with the list of argument ``owner`` made beforehand, and ``provider`` located."""
-
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if _active is None:
-            return original(*args, **kwargs)
-        changed = list(args)
-        if owner is not None and len(args) > owner:
-            _make_declaration_list(args[owner])
-        if provider is not None and len(args) > provider:
-            changed[provider] = _locating(args[provider])
-        return original(*changed, **kwargs)
-
-    return call
-
-
-def _make_declaration_list(owner: Any) -> None:
-    hooked = getattr(type(owner).__setattr__, "_casebook_hook", False)
-    if hooked and getattr(owner, "_resolved_overrides", None) is None:
-        owner._resolved_overrides = []
-
-
-def _locating(provider: Any) -> Any:
-    code = getattr(provider, "__code__", None)
-    if code is None:
-        return provider
-
-    @functools.wraps(provider)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        recorder = _active
-        if recorder is None:
-            return provider(*args, **kwargs)
-        source = getattr(provider, "__qualname__", "?")
-
-        def profile(frame: types.FrameType, event: str, _argument: Any) -> None:
-            if event == "return" and frame.f_code is code and recorder is not None:
-                recorder.decided(source, recorder.stack(frame))
-
-        before = sys.getprofile()
-        sys.setprofile(profile)
-        try:
-            return provider(*args, **kwargs)
-        finally:
-            sys.setprofile(before)
-
-    return call
 
 
 def hook_logging() -> None:

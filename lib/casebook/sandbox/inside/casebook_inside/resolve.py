@@ -15,7 +15,7 @@ import sys
 import traceback
 from typing import Any
 
-from casebook_inside import cmdline, recorder, template
+from casebook_inside import cmdline, providers, recorder, template, thrift
 from casebook_inside.encode import encode, record_field_names
 
 MAX_CAUSES = 8
@@ -30,7 +30,7 @@ def prepare() -> None:
     with contextlib.suppress(ImportError):
         importlib.import_module("sglang.srt.arg_groups.overrides")
     recorder.hook_arguments(server_args.ServerArgs)
-    recorder.hook_providers()
+    providers.hook()
     recorder.hook_logging()
     cmdline.hook_argparse()
 
@@ -41,6 +41,8 @@ def prepare_forks() -> None:
     import sglang.srt.server_args as server_args
 
     template.install(server_args.ServerArgs, _root(sglang))
+    thrift.remember_cached_loggers()
+    thrift.ready_hub_client()
 
 
 def _root(package: Any) -> str:
@@ -57,7 +59,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     random.seed(0)
     # Only a warm-up asks: going through all modules costs milliseconds of copied pages.
     before = set(sys.modules) if request.get("list_imports") else set()
-    record = recorder.Recorder(_root(sglang))
+    # A sweep wants the end and not the way.
+    record = recorder.Recorder(_root(sglang), only=request.get("fields"))
     line = cmdline.CommandLine()
     cmdline.watch(line)
     recorder.activate(record)
@@ -70,7 +73,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         if record.main is None:
             record.main = args
         for name in record.fields:
-            if name not in record.initial:
+            if name not in record.initial and (record.only is None or name in record.only):
                 record.initial[name] = encode(_initial(args, name))
                 record.current.setdefault(name, record.initial[name])
         if hasattr(args, "resolve_once"):
@@ -89,7 +92,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         recorder.activate(None)
         cmdline.watch(None)
     owner = record.main if args is None else args
-    if "fields" in request:  # a sweep wants the end and not the way
+    if "fields" in request:
         record.fields = [name for name in record.fields if name in request["fields"]]
         final = _final(owner, record) if owner is not None else {}
         refusal = {"refusal": line.refusal} if line.refusal else {}

@@ -28,7 +28,8 @@ class OutOfDeviceMemoryError(torch.OutOfMemoryError):
 class Counter:
     """Free memory of one device. ``free_bytes`` is what is left before anything is counted."""
 
-    def __init__(self, total_bytes: int, free_bytes: int) -> None:
+    def __init__(self, total_bytes: int, free_bytes: int, bounded: bool = True) -> None:
+        self.bounded = bounded  # whether a request beyond what is free is refused
         self.total_bytes = total_bytes
         self.start_bytes = free_bytes
         self.charged_bytes = 0  # weights and what else is told, not allocated
@@ -52,7 +53,7 @@ class Counter:
         if key in self._seen:
             return
         size = footprint(storage.nbytes())
-        if size > self.free_bytes:
+        if self.bounded and size > self.free_bytes:
             self.refused = {
                 "bytes": int(storage.nbytes()),
                 "free_bytes": self.free_bytes,
@@ -158,6 +159,10 @@ def _moved(func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
     )
 
 
+def _keep(tensor: torch.Tensor, *_args: Any, **_kwargs: Any) -> torch.Tensor:
+    return tensor
+
+
 def _no_address(self: FakeTensor) -> int:  # noqa: ARG001 - a method's place
     return 0
 
@@ -166,9 +171,14 @@ def _no_address(self: FakeTensor) -> int:  # noqa: ARG001 - a method's place
 def counted(counter: Counter) -> Iterator[None]:
     """Within, tensors hold no data and those on the device are booked with ``counter``."""
     # Pools keep their buffers' addresses for kernels that will never run here.
-    FakeTensor.data_ptr = _no_address  # type: ignore[method-assign]
+    initialisers = {n: f for n, f in vars(torch.nn.init).items() if n.endswith("_") and n[0] != "_"}
+    for name in initialisers:
+        setattr(torch.nn.init, name, _keep)  # there are no values to draw
+    FakeTensor.data_ptr = _no_address  # type: ignore[assignment]
     try:
         with _NoDevice(allow_non_fake_inputs=True), _Booking(counter), _WithoutCuda():
             yield
     finally:
+        for name, function in initialisers.items():
+            setattr(torch.nn.init, name, function)
         del FakeTensor.data_ptr

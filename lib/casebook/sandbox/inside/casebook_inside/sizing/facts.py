@@ -34,10 +34,9 @@ def facts_of(runner: Any) -> dict[str, Any]:
     if config is None:
         return found
     params = config.mamba2_cache_params
-    layers = [i for i in params.layers if _start(runner) <= i < _end(runner)]
     shape = params.shape
     found["state"] = {
-        "layers": len(layers),
+        "layers": int(runner.req_to_token_pool.mamba_pool.num_mamba_layers),
         "all_layers": len(params.layers),
         "stage_layers": _stage_layers(runner, list(params.layers)),
         "bytes_per_slot": int(params.mamba_cache_per_req),
@@ -60,16 +59,6 @@ def _state_config(runner: Any, holder: Any) -> Any:
     if hasattr(holder, "mambaish_config"):
         return holder.mambaish_config
     return getattr(runner, "mambaish_config", None)
-
-
-def _start(runner: Any) -> int:
-    info = getattr(runner, "layer_info", runner)
-    return int(info.start_layer)
-
-
-def _end(runner: Any) -> int:
-    info = getattr(runner, "layer_info", runner)
-    return int(info.end_layer)
 
 
 def _cell_bytes(runner: Any, holder: Any) -> int:

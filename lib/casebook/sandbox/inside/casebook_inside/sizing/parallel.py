@@ -13,8 +13,12 @@ from typing import Any
 class Handle:
     """A process group as torch hands it out: it has a size."""
 
-    def __init__(self, world_size: int) -> None:
-        self._world_size = world_size
+    def __init__(self, world_size: int, rank_in_group: int = 0) -> None:
+        self._world_size, self._rank = world_size, rank_in_group
+
+    def rank(self) -> int:
+        """This process's place in it."""
+        return self._rank
 
     def size(self) -> int:
         """How many ranks."""
@@ -30,7 +34,7 @@ class Group:
         self.ranks = next(ranks for ranks in group_ranks if rank in ranks)
         self.world_size = len(self.ranks)
         self.rank_in_group = self.ranks.index(rank)
-        self.cpu_group = self.device_group = Handle(self.world_size)
+        self.cpu_group = self.device_group = Handle(self.world_size, self.rank_in_group)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -28,7 +28,7 @@ def prepare() -> None:
 
 def plain_request(argv: list[str]) -> dict[str, Any]:
     """A request that walks the whole way on a device that nothing fills."""
-    device = {"total_bytes": 1 << 45, "free_bytes": 1 << 45}
+    device = {"total_bytes": 1 << 45, "free_bytes": 1 << 45, "bounded": False}
     weights = {"weights_bytes": 1 << 30, "draft_weights_bytes": 1 << 30}
     return {"argv": argv, "device": {**device, **weights}, "list_imports": True}
 
@@ -70,7 +70,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         answer["split"] = runner.splits_pools()
         answer["limits"] = runner.limits(args)
         told = request["device"]
-        memory = counter.Counter(told["total_bytes"], told["free_bytes"])
+        memory = counter.Counter(told["total_bytes"], told["free_bytes"], told.get("bounded", True))
         answer["stage"] = "pools"
         _size(args, request, memory, answer)
     except SystemExit as stop:
@@ -109,6 +109,7 @@ def _size(
         runner.publish(args, ranks)
         target = runner.make(args, ranks)
         answer["after_load_bytes"] = memory.free_bytes
+        answer["weights"] = runner.weights_of(target.model)
         split = runner.splits_pools()
         drafts = _has_draft(target)
         draft = None
@@ -136,6 +137,7 @@ def _size(
                     setattr(draft, name, value)
                 draft.alloc_memory_pool()
             _tell(draft, "draft", memory, answer)
+            answer["draft_weights"] = runner.weights_of(draft.model)
 
 
 def _has_draft(target: Any) -> bool:

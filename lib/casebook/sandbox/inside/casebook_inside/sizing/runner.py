@@ -31,14 +31,21 @@ def splits_pools() -> bool:
 
 
 class Loader:
-    """Stands in for the weight loader: charges bytes and hands out a model without weights."""
+    """Stands in for the weight loader: hands out a model whose weights are only counted.
+
+    With ``next_bytes`` the model is empty and that many bytes are charged. Without, the release's own
+    model class is constructed, parameter by parameter as the loader would before it reads any file.
+    """
 
     def __init__(self, counter: Counter, ranks: dict[str, int]) -> None:
         self._counter, self._ranks = counter, ranks
-        self.next_bytes = 0
+        self.load_config: Any = None
+        self.next_bytes: int | None = 0
 
     def load_model(self, *, model_config: Any, **_: Any) -> torch.nn.Module:
-        """A model that knows its layers on this pipeline stage and holds nothing."""
+        """The model; on a pipeline stage it knows its layers."""
+        if self.next_bytes is None:
+            return self._constructed(model_config)
         self._counter.charge(self.next_bytes)
         name = (getattr(model_config.hf_config, "architectures", None) or ["Model"])[0]
         model = type(name, (torch.nn.Module,), {"forward": _forward})()
@@ -50,6 +57,13 @@ class Loader:
                 layers, self._ranks["pp_rank"], self._ranks["pp_size"]
             )
         return model
+
+    def _constructed(self, model_config: Any) -> torch.nn.Module:
+        from sglang.srt.model_loader import loader
+
+        with loader.set_default_torch_dtype(model_config.dtype), torch.device("cuda"):
+            quantization = loader._get_quantization_config(model_config, self.load_config)
+            return loader._initialize_model(model_config, self.load_config, quantization).eval()
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
@@ -65,7 +79,11 @@ def install(counter: Counter, loader: Loader) -> None:
     """Replace the loader, the device's memory answers and what lies behind the pools."""
     from sglang.srt.model_executor import model_runner
 
-    _everywhere("get_model_loader", lambda *_a, **_k: loader)
+    def get_model_loader(load_config: Any, **_: Any) -> Loader:
+        loader.load_config = load_config
+        return loader
+
+    _everywhere("get_model_loader", get_model_loader)
     # Where each expert lies: a megabyte at most, and read back from the device, which has no data.
     _everywhere("compute_initial_expert_location_metadata", lambda *_a, **_k: None)
     cuda = torch.cuda
@@ -245,6 +263,24 @@ def _parallel_state(args: Any, ranks: dict[str, int]) -> Any:
     # Ways to split that came later, and that no launch here asks for: one rank, the first.
     plain = {f.name: int(f.name.endswith("_size")) for f in dataclasses.fields(ParallelState)}
     return ParallelState(**{name: values.get(name, one) for name, one in plain.items()})
+
+
+def weights_of(model: torch.nn.Module) -> dict[str, Any]:
+    """Bytes of a model's parameters and buffers, by dtype and by the first parts of their names."""
+    by_dtype: dict[str, int] = {}
+    by_part: dict[str, int] = {}
+    seen: set[int] = set()
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        storage = tensor.untyped_storage()
+        if tensor.device.type != "cuda" or storage._cdata in seen:
+            continue
+        seen.add(storage._cdata)
+        size = int(storage.nbytes())
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        part = ".".join(p for p in name.split(".")[:2] if not p.isdigit())
+        by_dtype[dtype] = by_dtype.get(dtype, 0) + size
+        by_part[part] = by_part.get(part, 0) + size
+    return {"bytes": sum(by_dtype.values()), "by_dtype": by_dtype, "by_part": by_part}
 
 
 def pools_of(runner: Any) -> dict[str, Any]:
