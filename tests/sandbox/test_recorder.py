@@ -92,9 +92,9 @@ try:
     import sglang.srt.arg_groups.overrides
 except ImportError:
     pass
-from casebook_inside import recorder
+from casebook_inside import providers, recorder
 recorder.hook_arguments(module.ServerArgs)
-recorder.hook_providers()
+providers.hook()
 recorder.hook_logging()
 before = module.ServerArgs("unseen", mode="x")
 record = recorder.Recorder(os.path.join(sys.argv[1], "sglang"))
