@@ -1,7 +1,7 @@
 """What the pages say of a run and of a case: plain values, made from the files in a results folder.
 
-Runs come from ``records/*.json``. Cases come from ``cases.json``, which ``casebook case run`` writes: a
-list of ``{"name", "title", "source", "cause", "mend", "cells": [{"release", "state", "detail"}]}``, which
+Runs come from ``records/*.json``. Cases come from ``cases.json``, which ``casebook case run --json`` writes:
+a list of ``{"name", "title", "source", "cause", "mend", "cells": [{"release", "state", "detail"}]}``, which
 may also say what was ``expected``, what ``happened``, the ``launch``, the ``gpu``, a ``note``, and for each
 cell the ``trail`` behind it and whether it is ``as_stated`` in the case's file.
 """
@@ -162,7 +162,7 @@ def shown_cases(out: Path) -> list[ShownCase]:
     except (KeyError, TypeError) as error:
         raise RunError(
             f"{CASES_FILE} in {str(out)!r} is not a list of cases; make it again with "
-            "'casebook case run', or remove it."
+            "'casebook case run --json', or remove it."
         ) from error
 
 
