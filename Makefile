@@ -14,6 +14,7 @@ BIN := $(VENV)/bin
 pinned = $(shell grep -m1 '^$(1)==' requirements.txt)
 TORCH := $(call pinned,torch)
 UV := $(call pinned,uv)
+AXE := axe-core@4.14.1
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 # What nbstripout leaves by default: papermill's traces, timings, and the Python that last saved.
 NOISE := metadata.papermill cell.metadata.papermill cell.metadata.execution metadata.language_info.version
@@ -21,7 +22,7 @@ NOISE := metadata.papermill cell.metadata.papermill cell.metadata.execution meta
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup run site lab test check strip constraints clean
+.PHONY: help setup run site lab test browser check strip constraints clean
 .DELETE_ON_ERROR:
 
 help: ## This list
@@ -37,10 +38,19 @@ site: $(VENV)/.ready ## Write the pages in results/ anew, from the runs and case
 	@$(BIN)/casebook site --out results
 
 lab: $(VENV)/.ready ## Open the notebooks in JupyterLab
-	@$(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks
+	@$(BIN)/jupyter trust $(NOTEBOOKS) >/dev/null
+	@JUPYTER_CONFIG_PATH=lab $(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks/README.md
 
-test: $(VENV)/.ready ## Run all tests, and every notebook with its defaults
+test: $(VENV)/.ready browser ## Run all tests, and every notebook with its defaults
 	@CASEBOOK_VERDICT_STRICT=1 $(BIN)/pytest --nbmake --nbmake-timeout=300 --nbmake-kernel=python3 tests notebooks $(PYTEST_ARGS)
+
+# As far as this machine and user allow; a test that misses something skips and says what.
+browser: $(VENV)/.ready ## Install what the tests in a browser want (apt as root, pip, npm)
+	@if ! command -v chromium >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "Installing chromium"; { apt-get update -qq && apt-get install -y -qq chromium; } >/dev/null || true; fi
+	@$(BIN)/uv pip install -q --python $(BIN)/python -r requirements-browser.txt -c constraints.txt || true
+	@if command -v npm >/dev/null && [ ! -d build/node_modules/axe-core ]; then \
+	  npm install --silent --no-save --no-audit --no-fund --prefix build $(AXE) >/dev/null || true; fi
 
 check: $(VENV)/.ready ## Formatting, lint, types, and notebooks stripped of outputs
 	@$(BIN)/ruff format --check .

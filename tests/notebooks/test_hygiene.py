@@ -93,3 +93,10 @@ def _outside_fences(cell: dict[str, Any]) -> list[str]:
         elif not inside:
             found.append(line)
     return found
+
+
+def test_the_launcher_page_links_to_it_by_its_title(notebook: dict[str, Any], path: Path) -> None:
+    page = (path.parent / "README.md").read_text(encoding="utf-8")
+    assert f"[{declared.title(notebook, '')}]({path.name})" in page, (
+        f"Add a row for {path.name} to notebooks/README.md, which `make lab` opens."
+    )
