@@ -8,13 +8,21 @@ limits.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from casebook.errors import MemoryPlanError
+from casebook.memory.rules import rules_of
 
-STATE = "req_to_token_pool.mamba_pool.mamba_cache."
-_WINDOW = "req_to_token_pool.mamba_pool._intermediate_conv_window_phys"
+_POOL = "req_to_token_pool.mamba_pool."
+
+
+def state_path(name: str) -> str:
+    """Where a dry run tells a buffer of the state; ``windows`` are the draft tokens' windows as they
+    lie in memory where they overlap."""
+    return _POOL + (
+        "_intermediate_conv_window_phys" if name == "windows" else f"mamba_cache.{name}"
+    )
 
 
 @dataclass(frozen=True)
@@ -158,8 +166,6 @@ def _state(
     conv = sum(a * b for a, b in shapes) * itemsize * layers
     sized = int(facts["bytes_per_slot"])
     scale = int(facts["stage_layers"]) / max(int(facts["all_layers"]), 1)
-    from casebook.memory.rules import rules_of
-
     if rules_of(release).budget == "joint with padding":
         sized = int(sized * scale)
     # The window is the short one of a state's two dimensions.
@@ -184,10 +190,8 @@ def _state(
 def _with_windows(
     made: StateFacts, target: Mapping[str, Any], release: str, draft_tokens: int
 ) -> StateFacts:
-    from dataclasses import replace
-
     pools = target["pools"]
-    windows = pools.get(_WINDOW) or pools.get(STATE + "intermediate_conv_window")
+    windows = pools.get(state_path("windows")) or pools.get(state_path("intermediate_conv_window"))
     if windows is None:
         return made
     rows = int(target["max_running_requests"]) + 1

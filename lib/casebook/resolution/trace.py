@@ -133,7 +133,7 @@ def set_stage(launch: Launch, model: str | Path | ModelFacts | None = None) -> _
         return _Stage(launch, (), "no model given")
     if model is None and typed.lower() in _NO_MODEL:
         return _Stage(launch, (), typed)
-    facts = _facts(typed, model)
+    facts = model_facts(typed, model)
     known = load_models().get(facts.name)
     own_code = "--trust-remote-code" in launch.argv and "auto_map" in facts.config()
     if known is facts and typed == facts.name and not own_code:
@@ -152,7 +152,11 @@ def set_stage(launch: Launch, model: str | Path | ModelFacts | None = None) -> _
     return _Stage(launch.replacing(typed, inside), ((inside, typed),), facts.name, notes)
 
 
-def _facts(typed: str, model: str | Path | ModelFacts | None) -> ModelFacts:
+def model_facts(typed: str, model: str | Path | ModelFacts | None = None) -> ModelFacts:
+    """The facts that stand for a model path as typed, or for ``model`` where that is given.
+
+    Raises UnknownModelError or ModelConfigError.
+    """
     if isinstance(model, ModelFacts):
         return model
     if isinstance(model, Path) or (model is not None and Path(model).is_dir()):

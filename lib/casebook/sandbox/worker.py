@@ -47,7 +47,8 @@ class Worker:
     ``device`` is ``GpuProfile.as_device()``; ``hub`` a Hugging Face cache folder that holds the model
     configurations; ``env`` environment variables that must be there when SGLang is imported;
     ``warmup`` launches whose imports are done once, before any request; ``sizes`` whether to import
-    what sizing memory takes, too.
+    what sizing memory takes, too; ``bare`` leaves out all that only saves time, so that each launch
+    finds what a process of its own would.
     Usable from several threads, and as a context manager.
     """
 
@@ -59,8 +60,9 @@ class Worker:
         env: Mapping[str, str] | None = None,
         warmup: Iterable[list[str]] = (),
         sizes: bool = False,
+        bare: bool = False,
     ) -> None:
-        self.capsule, self.device, self.sizes = capsule, device, sizes
+        self.capsule, self.device, self.sizes, self._bare = capsule, device, sizes, bare
         self._numbers = itertools.count(1)
         self._scratch = Path(tempfile.mkdtemp(prefix="casebook-"))
         self._held = _Held(self._scratch)
@@ -104,7 +106,7 @@ class Worker:
                     f"The child of SGLang {self.capsule.release} could not be started with "
                     f"{self.capsule.python} ({error}); check that interpreter and the environment."
                 ) from error
-        self._send({**record, "warmup": warmup, "sizes": self.sizes})
+        self._send({**record, "warmup": warmup, "bare": self._bare, "sizes": self.sizes})
         self.ready = self._take(START_SECONDS)
         if "ready" not in self.ready:
             tail = self.ready.get("traceback", "")[-TAIL_CHARACTERS:]

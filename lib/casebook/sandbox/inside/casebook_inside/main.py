@@ -47,12 +47,15 @@ def main(fd: int) -> None:
     enter = confinement(boot)
     import sglang
 
-    resolve.prepare_forks()
-    gc.collect()
-    gc.freeze()  # shared pages stay shared: the collector no longer touches them in a fork
-    largepages.enlarge()
+    bare = boot.get("bare", False)
+    if not bare:
+        resolve.prepare_forks()
+        gc.collect()
+        gc.freeze()  # shared pages stay shared: the collector no longer touches them in a fork
+        largepages.enlarge()
     # A spare fork waits for each launch; with the parser made already it has nothing to rehearse.
-    server = forks.ForkServer(channel, handlers, rehearse=lambda: None, enter=enter)
+    rehearse = None if bare else (lambda: None)
+    server = forks.ForkServer(channel, handlers, rehearse=rehearse, enter=enter)
     server.reply(
         {
             "ready": True,

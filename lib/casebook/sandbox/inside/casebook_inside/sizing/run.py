@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from casebook_inside import recorder
@@ -104,11 +106,10 @@ def _size(
     parallel.install(ranks["pp_rank"] * args.tp_size, args.tp_size * args.pp_size)
     loader = runner.Loader(memory, ranks)
     loader.next_bytes = told["weights_bytes"]
-    with counter.counted(memory):
+    with counter.counted(memory), _noted(loader, answer):
         runner.install(memory, loader)
         runner.publish(args, ranks)
         target = runner.make(args, ranks)
-        answer["after_load_bytes"] = memory.free_bytes
         answer["weights"] = runner.weights_of(target.model)
         split = runner.splits_pools()
         drafts = _has_draft(target)
@@ -117,7 +118,6 @@ def _size(
             if drafts:
                 loader.next_bytes = told["draft_weights_bytes"]
                 draft = runner.make(args, ranks, {})
-                answer["after_draft_load_bytes"] = memory.free_bytes
             target.alloc_memory_pool()
         _tell(target, "target", memory, answer)
         answer["facts"] = facts.facts_of(target)
@@ -138,6 +138,24 @@ def _size(
                 draft.alloc_memory_pool()
             _tell(draft, "draft", memory, answer)
             answer["draft_weights"] = runner.weights_of(draft.model)
+
+
+@contextlib.contextmanager
+def _noted(loader: runner.Loader, answer: dict[str, Any]) -> Iterator[None]:
+    """Tell the free memory at each step that was reached, however it ends."""
+    try:
+        yield
+    finally:
+        names = ("after_load_bytes", "after_draft_load_bytes")
+        split = runner.splits_pools()
+        answer.update(zip(names if split else names[:1], loader.left_bytes, strict=False))
+        answer.update(
+            zip(("weights_bytes", "draft_weights_bytes"), loader.taken_bytes, strict=False)
+        )
+        if loader.busy:
+            answer["loading"] = "the draft" if loader.taken_bytes else "the target"
+        if loader.sizing_bytes is not None:
+            answer["at_sizing_bytes"] = loader.sizing_bytes
 
 
 def _has_draft(target: Any) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import inspect
 import sys
 from typing import Any
@@ -41,12 +42,30 @@ class Loader:
         self._counter, self._ranks = counter, ranks
         self.load_config: Any = None
         self.next_bytes: int | None = 0
+        self.left_bytes: list[int] = []
+        """Free memory behind each load."""
+        self.taken_bytes: list[int] = []
+        """What each load took."""
+        self.busy = False
+        """Whether a load has begun and not ended."""
+        self.sizing_bytes: int | None = None
+        """Free memory when the target's pools are sized."""
 
     def load_model(self, *, model_config: Any, **_: Any) -> torch.nn.Module:
         """The model; on a pipeline stage it knows its layers."""
+        before, self.busy = self._counter.free_bytes, True
         if self.next_bytes is None:
-            return self._constructed(model_config)
-        self._counter.charge(self.next_bytes)
+            model = self._constructed(model_config)
+            gc.collect()
+        else:
+            model = self._empty(model_config, self.next_bytes)
+        self.left_bytes.append(self._counter.free_bytes)
+        self.taken_bytes.append(before - self._counter.free_bytes)
+        self.busy = False
+        return model
+
+    def _empty(self, model_config: Any, size_bytes: int) -> torch.nn.Module:
+        self._counter.charge(size_bytes)
         name = (getattr(model_config.hf_config, "architectures", None) or ["Model"])[0]
         model = type(name, (torch.nn.Module,), {"forward": _forward})()
         if self._ranks["pp_size"] > 1:
@@ -97,6 +116,7 @@ def install(counter: Counter, loader: Loader) -> None:
             # Runs a copying kernel once, so that it is compiled; holds no memory.
             setattr(pool, name, lambda _self: None)
     cls = model_runner.ModelRunner
+    _note_sizing(cls, counter, loader)
     if splits_pools():
         if hasattr(cls, "_init_post_memory_pool_components"):
             cls._init_post_memory_pool_components = lambda _self: None
@@ -116,6 +136,25 @@ def install(counter: Counter, loader: Loader) -> None:
             raise PoolsReadyError
 
     cls.init_memory_pool = init_memory_pool
+
+
+def _note_sizing(cls: type, counter: Counter, loader: Loader) -> None:
+    """Note what is free when the release looks: a little is taken between the weights and that."""
+    owner: Any = cls
+    with contextlib.suppress(ImportError):
+        from sglang.srt.mem_cache.kv_cache_configurator import KVCacheConfigurator
+
+        owner = KVCacheConfigurator
+    names = ("_profile_available_bytes", "profile_max_num_token")
+    name = next(name for name in names if hasattr(owner, name))
+    original = getattr(owner, name)
+
+    def profiled(self: Any, *args: Any, **kwargs: Any) -> Any:
+        gc.collect()
+        loader.sizing_bytes = counter.free_bytes
+        return original(self, *args, **kwargs)
+
+    setattr(owner, name, profiled)
 
 
 class _Inert:
@@ -208,6 +247,8 @@ def limits(args: Any) -> dict[str, Any]:
         "max_running_requests",
         "max_total_tokens",
         "disable_radix_cache",
+        "tp_size",
+        "pp_size",
     )
     overrides = sys.modules.get("sglang.srt.arg_groups.overrides")
     reader = getattr(overrides, "resolution_result", None)
