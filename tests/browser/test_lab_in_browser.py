@@ -84,7 +84,10 @@ def page(chromium: Any, lab: str) -> Iterator[Any]:
 
 def test_the_launcher_page_leads_to_a_notebook_and_its_form_answers(page: Any) -> None:
     launcher = page.locator(".jp-RenderedMarkdown")
-    launcher.get_by_role("link", name="One launch, argument by argument").click()
+    link = launcher.get_by_role("link", name="One launch, argument by argument")
+    link.wait_for()
+    _picture(page, "lab-launcher")
+    link.click()
     notebook = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook")
     notebook.get_by_role("heading", name="One launch, argument by argument").wait_for()
     # A kernel was found without a question, and opening changed nothing.
@@ -108,9 +111,14 @@ def test_the_launcher_page_leads_to_a_notebook_and_its_form_answers(page: Any) -
     shown.get_by_text("SGLang 0.5.11").first.wait_for(timeout=PATIENCE_MS)
     assert "H200" in shown.inner_text()
     assert shown.locator("table tr").count() > 3
+    form.scroll_into_view_if_needed()
+    _picture(page, "lab-form")
+
+
+def _picture(page: Any, name: str) -> None:
+    """Keep a picture for a person, in the folder that CASEBOOK_SCREENSHOTS names."""
     if folder := os.environ.get("CASEBOOK_SCREENSHOTS"):
-        form.scroll_into_view_if_needed()
-        page.screenshot(path=str(Path(folder) / "lab-form.png"))
+        page.screenshot(path=str(Path(folder) / f"{name}.png"))
 
 
 # The model of the notebook in front, as JupyterLab holds it.

@@ -87,7 +87,7 @@ def test_a_reader_finds_the_failed_run_and_a_case(chromium: Any, site: Path) -> 
     # What is shown has an address, so that it can be passed on.
     page.reload()
     assert page.locator("output").inner_text() == "1 of 16 shown"
-    page.get_by_role("link", name="Broken").click()
+    page.get_by_role("link", name="Broken", exact=True).click()
     page.get_by_role("link", name="Go to it.").click()
     assert page.get_by_text("{}['no such key']", exact=False).first.is_visible()
     page.get_by_role("link", name="All runs").click()
