@@ -58,3 +58,20 @@ def test_a_point_at_its_limit_is_an_outcome_and_the_next_sweep_works() -> None:
     stopped = sweep(BASE, grid, limits=Limits(seconds=0.0), progress=False)
     assert set(stopped["outcome"]) == {"timed out"}
     assert set(sweep(BASE, grid, progress=False)["outcome"]) == {"starts"}
+
+
+@pytest.mark.capsule
+@pytest.mark.slow
+@pytest.mark.parametrize("release", ["0.5.9", "0.5.15.post1", "0.5.17", "0.5.23"])
+def test_the_end_is_the_same_without_the_way_in_each_style(release: str) -> None:
+    base = Launch(("--model-path", "Qwen/Qwen3.6-27B", "--page-size", "8"))
+    grid = {"--speculative-algorithm": [None, "NEXTN"], "--attention-backend": [None, "triton"]}
+    fields = ["page_size", "disable_overlap_schedule", "mamba_radix_cache_strategy", "tp_size"]
+    table = sweep(base, grid, fields=fields, release=release, progress=False)
+    for (_, launch), (_, row) in zip(grid_launches(base, grid), table.iterrows(), strict=True):
+        trail = trace(launch, release=release)
+        assert row["outcome"] == str(trail.outcome.kind)
+        for field in fields:
+            final = trail[field].final if field in trail else None
+            empty = row[field] is None or row[field] != row[field]  # a table's empty cell
+            assert empty if final is None else row[field] == final
