@@ -151,7 +151,7 @@ def plan(
     device, sources = _device(sizer, calibration, weights_bytes, free_before_bytes)
     run = sizer.run(launch, device, model=model, pp_rank=pp_rank)
     unknown = device.weights_bytes is None and run.raw.get("loading") == "the target"
-    if unknown and not run.raw.get("refused"):
+    if unknown and not run.raw.get("refused") and not _indivisible(run):
         facts = model_facts(launch.value_of("--model-path", "--model") or "", model)
         told = run.message.partition("\n")[0][:120]
         device = _estimated(device, facts, run)
@@ -159,6 +159,12 @@ def plan(
         sources["note"] = f"the release's model class could not be constructed ({told})"
         run = sizer.run(launch, device, model=model, pp_rank=pp_rank)
     return _plan(run, sizer, device, sources, calibration, headroom_bytes)
+
+
+def _indivisible(run: DryRun) -> bool:
+    """Whether the model itself cannot be divided so: the real loader would say the same."""
+    frames = run.raw["outcome"].get("frames") or [["", 0, ""]]
+    return frames[-1][2] in ("divide", "ensure_divisibility")
 
 
 def _subject(trail: Trail | Launch | str, release: str | None) -> tuple[Launch, str]:
@@ -279,7 +285,8 @@ def _cross_check(
     if run.raw["stage"] != "pools" or "at_sizing_bytes" not in run.raw:
         return None, None, ()
     try:
-        facts = run.facts if run.reached_pools else sizer.run(run.launch, Device.endless()).facts
+        ended = run.outcome == "resolved"
+        facts = (run if ended else sizer.run(run.launch, Device.endless())).facts
         point = closed_form.size(facts, knobs_of(run)).at(0)
     except MemoryPlanError as error:
         return None, None, (str(error),)
@@ -295,7 +302,7 @@ def _cross_check(
 def _verdict(
     run: DryRun, point: Mapping[str, Any] | None, left: int | None, headroom: int
 ) -> tuple[Verdict, str]:
-    if run.raw["stage"] != "pools":
+    if run.raw["stage"] != "pools" or _indivisible(run):
         return "refused", run.message or "SGLang ends while it reads the arguments."
     if run.outcome == "resolved":
         if run.figure("max_running_requests") <= 0:
