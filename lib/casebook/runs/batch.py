@@ -7,13 +7,13 @@ after the last ended, so an interrupted batch, however it was ended, goes on whe
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from casebook.errors import RunError
-from casebook.runs import manifest, report
+from casebook.runs import cluster, manifest, report
 from casebook.runs.execute import DEFAULT_SECONDS
 from casebook.runs.files import read_json
 from casebook.runs.local import run_here
@@ -47,7 +47,8 @@ def run_batch(
     unique = {spec.key: spec for spec in reversed(specs)}
     keys = list(dict.fromkeys(spec.key for spec in specs))
     place = Store.of(store or out)
-    with sole_batch(out):
+    # A scheduler that does not answer must cost nothing, so it is asked first.
+    with sole_batch(out), cluster.connection(scheduler) as client:
         results = {} if force else _already(unique, keys, out, place)
         waiting = [unique[key] for key in keys if key not in results]
         for spec in waiting:
@@ -56,16 +57,16 @@ def run_batch(
         manifest.write(out / manifest.MANIFEST, specs, results)
         limits = Limits(seconds, retries)
         with Bar(len(keys), len(results), progress) as bar:
-            if scheduler:
-                from casebook.runs.cluster import run_on_cluster
-
-                ended = run_on_cluster(waiting, place, limits, scheduler, anew=force)
-            else:
-                ended = run_here(waiting, place, limits, jobs, bar)
+            ended = (
+                cluster.run_there(client, waiting, place, limits, anew=force)
+                if client is not None
+                else run_here(waiting, place, limits, jobs, bar)
+            )
             try:
-                for result in ended:
-                    results[result.spec.key] = _kept(result, out, place)
-                    bar.ends(result)
+                with closing(ended):
+                    for result in ended:
+                        results[result.spec.key] = _kept(result, out, place)
+                        bar.ends(result)
             finally:
                 manifest.write(out / manifest.MANIFEST, specs, results)
         in_order = [results[key] for key in keys]

@@ -8,11 +8,12 @@ own child process ends with the worker, so that no run is done twice at one time
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from casebook.errors import SchedulerError
+from casebook.errors import CasebookError, SchedulerError
 from casebook.runs import manifest
 from casebook.runs.one import Limits, run_line
 from casebook.runs.outcome import RunResult, State
@@ -22,15 +23,20 @@ from casebook.runs.store import Store
 CONNECT_SECONDS = 10
 
 
-def run_on_cluster(
-    specs: Sequence[RunSpec], store: Store, limits: Limits, address: str, *, anew: bool
-) -> Iterator[RunResult]:
-    """The results as they come; SchedulerError if the scheduler does not answer or goes away."""
+@contextmanager
+def connection(address: str) -> Iterator[Any]:
+    """A client of the scheduler at ``address``; None if that is empty.
+
+    SchedulerError if nothing answers there. What is still queued when the client closes is dropped,
+    so that an abandoned batch does not go on.
+    """
+    if not address:
+        yield None
+        return
     client = _connect(address)
     try:
-        yield from _results(client, specs, store, limits, address, anew)
+        yield client
     finally:
-        # Whatever was not heard of is dropped, so that an abandoned batch does not go on.
         client.close(timeout=CONNECT_SECONDS)
 
 
@@ -52,17 +58,14 @@ def _connect(address: str) -> Any:
         ) from error
 
 
-def _results(
-    client: Any,
-    specs: Sequence[RunSpec],
-    store: Store,
-    limits: Limits,
-    address: str,
-    anew: bool,
-) -> Iterator[RunResult]:
+def run_there(
+    client: Any, specs: Sequence[RunSpec], store: Store, limits: Limits, *, anew: bool
+) -> Generator[RunResult]:
+    """The results as they come; SchedulerError if the scheduler goes away."""
     from distributed import as_completed
     from distributed.scheduler import KilledWorker
 
+    address = client.scheduler.address
     futures = {
         client.submit(
             run_line,
@@ -85,8 +88,13 @@ def _results(
                 State.LOST,
                 error="Each worker that took it died; the usual cause is that memory ran out.",
             )
-        elif error is not None:
+        elif isinstance(error, CasebookError | OSError):
             raise error
+        elif error is not None:
+            raise SchedulerError(
+                f"A worker could not run {spec.label} ({type(error).__name__}: {error}); set this "
+                "checkout up on each worker, and start the worker with its Python."
+            ) from error
         else:
             raise SchedulerError(
                 f"The Dask scheduler at {address!r} went away; what has ended is kept, and the same "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 
 from casebook.runs.execute import BatchStoppedError
@@ -16,7 +16,7 @@ from casebook.runs.store import Store
 
 def run_here(
     specs: Sequence[RunSpec], store: Store, limits: Limits, jobs: int, bar: Bar
-) -> Iterator[RunResult]:
+) -> Generator[RunResult]:
     """The results as they come; if the caller stops listening, what still runs is killed."""
     stop = threading.Event()
 
