@@ -57,11 +57,14 @@ def test_the_incident_and_its_mended_script() -> None:
 def test_a_case_of_the_script_alone_needs_no_child_and_a_plan_is_injected() -> None:
     assert run_case(load_cases()["crlf-line-ends"], "0.5.11").state is CellState.REPRODUCES
     case = load_cases()["kimi-k3-weights-do-not-fit"]
-    cell = run_case(case, "0.5.23")
+    cell = run_case(case, "0.5.23", planner=None)
     assert (cell.state, cell.detail) == (CellState.NOT_APPLICABLE, "memory plan missing.")
     assert cell.as_stated
     cell = run_case(case, "0.5.23", planner=lambda *_, **__: Plan(False, "GPUs are 9 GB short."))
     assert (cell.state, cell.detail) == (CellState.REPRODUCES, "GPUs are 9 GB short.")
+    cell = run_case(case, "0.5.23", planner=lambda *_, **__: Plan(None, "No rule for it."))
+    assert (cell.state, cell.detail) == (CellState.NOT_APPLICABLE, "No rule for it.")
+    assert not cell.as_stated
 
 
 @pytest.mark.capsule

@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 from casebook.cases import statements
 from casebook.cases.launches import prepare
 from casebook.cases.model import ArgumentStatement, Case, PlanStatement
+from casebook.cases.plans import planned
 from casebook.cases.statements import Answer, Evidence, Plan
 from casebook.catalog.releases import load_releases
 from casebook.catalog.releases import release as find_release
@@ -47,7 +48,7 @@ class CellState(StrEnum):
 
 
 class Planner(Protocol):
-    """Makes the memory plan of a launch, or None where there is none."""
+    """Makes the memory plan of a launch, or None where there is none; injected by a test."""
 
     def __call__(
         self, launch: Launch, *, release: str, gpu: str, model: str | None
@@ -95,7 +96,7 @@ def run_cases(
     releases: Sequence[str],
     *,
     jobs: int = 2,
-    planner: Planner | None = None,
+    planner: Planner | None = planned,
     progress: bool = True,
 ) -> list[Cell]:
     """Each case on each release, ``jobs`` children at a time; cells in order of case, then release.
@@ -133,7 +134,7 @@ def _run_group(cases: Iterable[Case], release: str, planner: Planner | None) -> 
     return [run_case(case, release, planner=planner) for case in cases]
 
 
-def run_case(case: Case, release: str, *, planner: Planner | None = None) -> Cell:
+def run_case(case: Case, release: str, *, planner: Planner | None = planned) -> Cell:
     """One case on one release."""
     if not _in(case.releases, release):
         said = f"The case speaks of releases {case.releases} alone."

@@ -24,9 +24,9 @@ from casebook.resolution.trail import Trail
 
 @dataclass(frozen=True)
 class Plan:
-    """What a memory plan says of a launch: whether it fits, in one sentence."""
+    """What a memory plan says of a launch: whether it fits (None: not to be told), in one sentence."""
 
-    fits: bool
+    fits: bool | None
     sentence: str
 
 
@@ -151,7 +151,8 @@ def _variable(statement: VariableStatement, evidence: Evidence) -> Answer:
 def _plan(_: PlanStatement, evidence: Evidence) -> Answer:
     if evidence.plan is None:
         return Answer(None, evidence.plan_missing)
-    return Answer(not evidence.plan.fits, evidence.plan.sentence)
+    fits = evidence.plan.fits
+    return Answer(None if fits is None else not fits, evidence.plan.sentence)
 
 
 def _trail(evidence: Evidence) -> Trail:
