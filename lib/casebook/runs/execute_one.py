@@ -163,7 +163,9 @@ def _kernel_manager(scratch: Path) -> type:
         """One kernel: the interpreter this process runs under."""
 
         def __init__(self, **given: Any) -> None:
-            super().__init__(**(given | options))
+            # In the run's own folder, which goes with the run even when that is killed.
+            own = {"connection_file": str(scratch / "connection.json")}
+            super().__init__(**(given | own | options))
 
         @property
         def kernel_spec(self) -> KernelSpec:
