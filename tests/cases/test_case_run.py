@@ -11,9 +11,9 @@ from casebook.cases import as_record, load_cases, named, run_cases, state_table
 from casebook.cases.run import CellState, Plan, run_case
 from casebook.cli import main
 
-# Those that every run of the tests starts a child for; the others when there is time.
+# Each release starts four children. `casebook case run` asks all of them.
 QUICK = ["0.5.11"]
-SLOW = ["0.5.9", "0.5.10.post1", "0.5.13.post1", "0.5.15.post1", "0.5.19", "0.5.20", "0.5.23"]
+SLOW = ["0.5.9", "0.5.15.post1", "0.5.23"]
 
 
 def run(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -32,11 +32,6 @@ def test_every_case_is_as_its_file_says(release: str) -> None:
     cells = run_cases(named([]), [release], progress=False)
     assert [f"{c.case.name}: {c.state}: {c.detail}" for c in cells if not c.as_stated] == []
     assert sum(cell.state is CellState.REPRODUCES for cell in cells) >= 20
-
-
-def test_the_files_name_only_what_is_known_of_each_release() -> None:
-    cases = load_cases()
-    assert cases["incident-error-without-flag"].seen_in == ">=0.5.10,<=0.5.13.post1"
 
 
 @pytest.mark.capsule

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from casebook.catalog.releases import load_releases
 from casebook.launch import Launch
 from casebook.resolution import Verdict, trace
 from casebook.resolution.config_notes import config_notes, words_from_file
@@ -74,8 +73,10 @@ def test_the_notes_reach_the_trail(tmp_path: Path) -> None:
 
 @pytest.mark.capsule
 @pytest.mark.slow
-@pytest.mark.parametrize("release", list(load_releases()))
-def test_the_equals_form_is_lost_on_every_release(release: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("release", ["0.5.8.post1", "0.5.13.post1", "0.5.17", "0.5.23"])
+def test_the_equals_form_is_lost_from_the_oldest_release_to_the_newest(
+    release: str, tmp_path: Path
+) -> None:
     path = tmp_path / "c.yaml"
     path.write_text("mem-fraction-static: 0.42\n", encoding="utf-8")
     trail = trace(f"{BASE} --config={path}", release=release)
