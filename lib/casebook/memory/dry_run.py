@@ -14,7 +14,7 @@ from casebook.catalog.gpus import gpu as find_gpu
 from casebook.catalog.models import ModelFacts
 from casebook.errors import MemoryPlanError
 from casebook.launch import Launch
-from casebook.memory.facts import RankFacts
+from casebook.memory.facts import RankFacts, state_path
 from casebook.resolution import pool
 from casebook.resolution.trace import set_stage
 from casebook.sandbox import Limits
@@ -23,6 +23,14 @@ from casebook.sandbox.boot import is_reserved
 GIB = 1 << 30
 UNLIMITED_BYTES = 1 << 44
 """A device that nothing fills: what a dry run is given when only its facts are wanted."""
+
+
+_PARTS = {
+    "conv_state": state_path("conv"),
+    "ssm_state": state_path("temporal"),
+    "intermediate_ssm": state_path("intermediate_ssm"),
+    "intermediate_conv": state_path("windows"),
+}
 
 
 @dataclass(frozen=True)
@@ -92,6 +100,21 @@ class DryRun:
         """Bytes per buffer of the pools, by the path of the attribute that holds it."""
         pools = self.raw.get(of, {}).get("pools", {})
         return {path: int(entry["bytes"]) for path, entry in pools.items()}
+
+    def parts(self, of: str = "target") -> dict[str, int]:
+        """Bytes of the pools of target or draft by the ledger's names, in the order of their making."""
+        pools = self.pool_bytes(of)
+        found = {name: pools[path] for name, path in _PARTS.items() if path in pools}
+        if state_path("intermediate_conv_window") in pools:
+            found.setdefault("intermediate_conv", pools[state_path("intermediate_conv_window")])
+        rows = int(self.raw.get(of, {}).get("max_total_num_tokens") or 0)
+        keys_and_values = (
+            size
+            for path, size in pools.items()
+            if path.startswith("token_to_kv_pool.") and size >= rows
+        )
+        found["kv"] = sum(keys_and_values)
+        return found
 
     @cached_property
     def facts(self) -> RankFacts:

@@ -22,7 +22,7 @@ from casebook.launch import Launch
 from casebook.measure import Calibration
 from casebook.memory import closed_form
 from casebook.memory.dry_run import GIB, Device, DryRun, Sizer
-from casebook.memory.facts import RankFacts, state_path
+from casebook.memory.facts import RankFacts
 from casebook.memory.weights import estimate_bytes
 from casebook.resolution.trace import model_facts
 from casebook.resolution.trail import Trail
@@ -336,13 +336,6 @@ def _short(run: DryRun) -> str:
     )
 
 
-_PARTS = (
-    ("conv_state", state_path("conv")),
-    ("ssm_state", state_path("temporal")),
-    ("intermediate_ssm", state_path("intermediate_ssm")),
-)
-
-
 def _entries(
     run: DryRun, device: Device, sources: Mapping[str, str], calibration: Calibration | None
 ) -> tuple[Entry, ...]:
@@ -366,7 +359,7 @@ def _entries(
             taken = int(run.raw["draft_weights_bytes"])
             note = "loaded behind the pools: outside mem_fraction_static"
             made.take("draft_weights", taken, sources["weights"], note)
-        rows = _kv_bytes(run.pool_bytes("draft"), int(draft["max_total_num_tokens"]))
+        rows = run.parts("draft")["kv"]
         note = "" if counted else "outside mem_fraction_static"
         made.take("draft_kv", rows, _SGLANG, note)
     last = int((draft or target)["free_bytes"])
@@ -382,29 +375,11 @@ _SGLANG = "SGLang's pools, built"
 
 
 def _pools(made: _Ledger, run: DryRun) -> None:
-    pools = run.pool_bytes()
     target = run.raw["target"]
-    for name, path in _PARTS:
-        if path in pools:
-            made.take(name, pools[path], _SGLANG)
-    windows = pools.get(state_path("windows"), pools.get(state_path("intermediate_conv_window"), 0))
-    if windows:
-        made.take("intermediate_conv", windows, _SGLANG)
-    made.take(
-        "kv",
-        _kv_bytes(pools, int(target["max_total_num_tokens"])),
-        _SGLANG,
-        f"{target['max_total_num_tokens']:,} tokens in {target['kv_cache_dtype']}",
-    )
-    made.take("request_table", pools["req_to_token_pool.req_to_token"], _SGLANG)
-
-
-def _kv_bytes(pools: Mapping[str, int], tokens: int) -> int:
-    return sum(
-        size
-        for path, size in pools.items()
-        if path.startswith("token_to_kv_pool.") and size >= tokens
-    )
+    tokens = f"{target['max_total_num_tokens']:,} tokens in {target['kv_cache_dtype']}"
+    for name, size in run.parts().items():
+        made.take(name, size, _SGLANG, tokens if name == "kv" else "")
+    made.take("request_table", run.pool_bytes()["req_to_token_pool.req_to_token"], _SGLANG)
 
 
 class _Ledger:
