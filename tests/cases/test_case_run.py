@@ -107,6 +107,35 @@ def test_a_mistake_is_a_sentence_and_exit_code_2(
     assert "Traceback" not in out + err
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        (
+            "Qwen/Qwen3.6-27B",
+            "Qwen/Nope",
+            "The case small cannot be asked on 0.5.11: Unknown model",
+        ),
+        (
+            'command = "',
+            'script = "echo ',
+            "cannot be asked on 0.5.11: its script starts no SGLang",
+        ),
+    ],
+)
+def test_a_case_that_cannot_be_asked_is_named(
+    case_file: Path,
+    right: str,
+    capfd: pytest.CaptureFixture[str],
+    old: str,
+    new: str,
+    sentence: str,
+) -> None:
+    case_file.write_text(right.replace(old, new), encoding="utf-8")
+    code, _, err = run(capfd, "run", str(case_file), "--releases", "0.5.11")
+    assert code == 2
+    assert sentence in err
+
+
 def test_list_and_show(capfd: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capfd, "list")
     assert code == 0

@@ -20,7 +20,7 @@ from casebook.cases.plans import planned
 from casebook.cases.statements import Answer, Evidence, Plan
 from casebook.catalog.releases import load_releases
 from casebook.catalog.releases import release as find_release
-from casebook.errors import CaseError
+from casebook.errors import CasebookError, CaseError, LaunchError
 from casebook.launch import Launch
 from casebook.resolution.model import OutcomeKind, Verdict
 from casebook.resolution.trace import trace
@@ -140,15 +140,23 @@ def run_case(case: Case, release: str, *, planner: Planner | None = planned) -> 
         said = f"The case speaks of releases {case.releases} alone."
         return Cell(case, release, CellState.NOT_APPLICABLE, said, "")
     with tempfile.TemporaryDirectory(prefix="casebook-case-") as folder:
-        config = Path(folder) / "config.yaml"
-        if case.launch.config is not None:
-            config.write_text(case.launch.config, encoding="utf-8")
-        evidence = gather(case, release, config, planner)
-        answers = [statements.ask(one, evidence) for one in case.fault]
-        state, detail = judge(case, evidence, answers)
-        story = "\n".join(_story(case, evidence, answers))
-        asked = evidence.plan is not None or not _needs_plan(case)
-        return Cell(case, release, state, _named(detail, config), _named(story, config), asked)
+        try:
+            return _asked(case, release, Path(folder) / "config.yaml", planner)
+        except CasebookError as error:
+            raise CaseError(
+                f"The case {case.name} cannot be asked on {release}: {error}"
+            ) from error
+
+
+def _asked(case: Case, release: str, config: Path, planner: Planner | None) -> Cell:
+    if case.launch.config is not None:
+        config.write_text(case.launch.config, encoding="utf-8")
+    evidence = gather(case, release, config, planner)
+    answers = [statements.ask(one, evidence) for one in case.fault]
+    state, detail = judge(case, evidence, answers)
+    story = "\n".join(_story(case, evidence, answers))
+    asked = evidence.plan is not None or not _needs_plan(case)
+    return Cell(case, release, state, _named(detail, config), _named(story, config), asked)
 
 
 def gather(case: Case, release: str, config: Path, planner: Planner | None = None) -> Evidence:
@@ -157,7 +165,7 @@ def gather(case: Case, release: str, config: Path, planner: Planner | None = Non
     launch, trail = found.launch, None
     if any(map(statements.needs_trail, case.fault)):
         if launch is None:
-            raise CaseError(f"The case {case.name}: its script starts no SGLang server.")
+            raise LaunchError("its script starts no SGLang server.")
         trail = trace(
             launch, release=release, gpu=case.gpu, model=case.model, intended=found.intended
         )
