@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,6 +32,17 @@ _PARTS = {
     "intermediate_ssm": state_path("intermediate_ssm"),
     "intermediate_conv": state_path("windows"),
 }
+
+
+_KNOWN: dict[str, DryRun] = {}
+_KEEP = 256
+"""Dry runs kept in memory: the same code, launch and device give the same answer."""
+
+
+def _remember(key: str, run: DryRun) -> None:
+    while len(_KNOWN) >= _KEEP:
+        _KNOWN.pop(next(iter(_KNOWN)))
+    _KNOWN[key] = run
 
 
 @dataclass(frozen=True)
@@ -171,10 +183,18 @@ class Sizer:
     ) -> list[DryRun]:
         """Size many, ``jobs`` at a time, in their order."""
         held = list(points)
-        found: dict[int, DryRun] = {}
-        for position, one in self.each(held, model, pp_rank, jobs):
-            found[position] = one
+        keys = [self._key(launch, device, model, pp_rank) for launch, device in held]
+        missing = [i for i, key in enumerate(keys) if key not in _KNOWN]
+        found = {i: _KNOWN[key] for i, key in enumerate(keys) if key in _KNOWN}
+        for position, one in self.each([held[i] for i in missing], model, pp_rank, jobs):
+            found[missing[position]] = one
+            _remember(keys[missing[position]], one)
         return [found[i] for i in range(len(held))]
+
+    def _key(self, launch: Launch, device: Device, model: Any, pp_rank: int) -> str:
+        env = sorted(launch.env.items())
+        parts = [self.release, self._device, launch.argv, env, str(device), repr(model), pp_rank]
+        return json.dumps(parts, sort_keys=True)
 
     def each(
         self,

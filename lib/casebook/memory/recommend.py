@@ -57,14 +57,14 @@ class Option:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """All options, the recommended one first where any works."""
+    """All options: those that work first, and among them what costs least."""
 
     asked: str
     options: tuple[Option, ...]
 
     @property
     def best(self) -> Option | None:
-        """The working option with the most free memory to spare; None where none works."""
+        """The first that works: what costs least comes first. None where none works."""
         return next((o for o in self.options if o.works), None)
 
     def table(self) -> pd.DataFrame:
@@ -123,7 +123,7 @@ def recommend(
                 headroom_bytes,
             )
         )
-    ranked = sorted(options, key=lambda o: (not o.works, -(o.spare_bytes or 0)))
+    ranked = sorted(options, key=lambda o: not o.works)  # stable: what costs least stays first
     how = f" with {speculative}" if speculative else ""
     where = gpu if isinstance(gpu, str) else gpu.id
     asked = f"{concurrency} requests of {context:,} tokens{how} on {where}, SGLang {release}"
@@ -146,7 +146,7 @@ def _alternatives(
         ("bfloat16 state", "a coarser state; check quality", [
             *base, *drafts, *extra, "--mamba-ssm-dtype", "bfloat16",
         ]),
-        ("one rank more per model", "twice the GPUs", [
+        (f"tensor parallel {2 * tp}", "twice the GPUs", [
             *_doubled(base, tp), *drafts, *extra,
         ]),
     ]  # fmt: skip
@@ -155,7 +155,7 @@ def _alternatives(
         found.insert(1, ("extra_buffer_lazy", "one more slot a request", lazy))
     if speculative:
         fewer = [*base, *_drafts(2), *extra]
-        found.append(("two draft tokens", "fewer tokens accepted a step", fewer))
+        found.insert(-1, ("two draft tokens", "fewer tokens accepted a step", fewer))
     else:
         found.insert(
             0, ("no_buffer", "no overlap with the radix cache", [*base, strategy, "no_buffer"])
@@ -199,7 +199,7 @@ def _option(
         {"mem_fraction_static": FRACTIONS},
         release=release,
         gpu=gpu,
-        calibration=where["calibration"],
+        calibration=_weighed(first, where["calibration"]),
         headroom_bytes=headroom,
         progress=False,
     ).table
@@ -218,6 +218,15 @@ def _option(
     held = _with(launch, "--mem-fraction-static", middle["mem_fraction_static"])
     found = Option(name, price, (), True, "", (low, high))
     return _proved(found, held, flags, needed, (concurrency, tokens), where, headroom)
+
+
+def _weighed(first: MemoryPlan, calibration: Calibration | None) -> Calibration:
+    """A calibration with the weights of a plan, so that no model is constructed a second time."""
+    return replace(
+        calibration or Calibration(),
+        weights_bytes=first.of("weights"),
+        draft_weights_bytes=first.of("draft_weights"),
+    )
 
 
 def _with(launch: Launch, option: str, value: Any) -> Launch:

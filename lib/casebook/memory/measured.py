@@ -1,0 +1,293 @@
+"""Every published start-up against the plan of the same launch: what each part was off by, and why.
+
+Three questions are kept apart, because a log answers them apart:
+
+``pools``      the bytes of each pool at the slots, tokens and requests that the log prints: does SGLang's
+               allocation, built in the dry run, weigh what the log says, to the print's own rounding?
+``division``   the slots, tokens and requests themselves, from the memory that the log gives before and
+               after loading (or, where it gives none, from the GPU's profile and the counted weights)
+``weights``    what loading takes, counted from the release's model class
+"""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+from tqdm.auto import tqdm
+
+from casebook.errors import CasebookError, DataError
+from casebook.launch import Launch
+from casebook.measure import Calibration, Published, published
+from casebook.measure.model import Reading
+from casebook.memory.dry_run import Device, DryRun, Sizer
+from casebook.memory.plan import MemoryPlan, plan
+from casebook.memory.retold import Retold, retell
+from casebook.paths import data_dir
+
+Check = Literal["pools", "division", "weights"]
+POOLS = ("conv_state", "ssm_state", "intermediate_ssm", "intermediate_conv", "kv", "draft_kv")
+STATE = POOLS[:4]
+DIVISION = ("state_slots", "kv_tokens", "max_running_requests")
+WITH_LOAD, WITHOUT_LOAD = 1.0, 4.0
+"""Per cent that slots, tokens and requests may be off: where the log gives the memory behind the
+weights, and where it does not."""
+_HALVES = ("k", "v", "draft_k", "draft_v")
+
+COLUMNS = (
+    "row", "check", "component", "unit", "predicted", "measured", "difference", "percent",
+    "tolerance_percent", "within", "release", "release_from", "gpu", "gpu_stands_in", "model",
+    "confidence", "explanation",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All comparisons, tidy, and what could not be compared."""
+
+    table: pd.DataFrame
+    left_out: pd.DataFrame
+    """Rows without enough facts, and why."""
+
+    def share_within(self, *components: str, check: Check = "pools") -> float:
+        """Of the rows that show any of these components, the share where all of them are within."""
+        part = self.table[self.table["component"].isin(components) & (self.table["check"] == check)]
+        return float(part.groupby("row")["within"].all().mean()) if len(part) else float("nan")
+
+    @property
+    def unexplained(self) -> pd.DataFrame:
+        """What is beyond its tolerance without a word of why."""
+        return self.table[~self.table["within"].astype(bool) & (self.table["explanation"] == "")]
+
+
+def compare(
+    rows: Iterable[Published] | None = None,
+    *,
+    progress: bool = True,
+    report: Callable[[str], None] = lambda _: None,
+) -> Comparison:
+    """Plan every row and hold the plan against what was measured."""
+    chosen = published() if rows is None else tuple(rows)
+    told = [(row, retell(row)) for row in chosen]
+    ready = [case for _, case in told if isinstance(case, Retold)]
+    left = [(row.id, case) for row, case in told if isinstance(case, str)]
+    ready.sort(key=lambda case: (case.release, case.gpu.id))
+    records: list[dict[str, Any]] = []
+    for case in tqdm(ready, desc="start-ups", disable=not progress, leave=False):
+        try:
+            found = list(_compare(case))
+        except CasebookError as error:
+            left.append((case.row.id, str(error).partition("\n")[0]))
+            continue
+        if not found:
+            left.append((case.row.id, "It shows no size, count or weight to compare."))
+        report(f"{case.row.id}: {len(found)} figures on {case.release}, {case.gpu.id}")
+        records += found
+    table = pd.DataFrame(records, columns=list(COLUMNS))
+    return Comparison(table, pd.DataFrame(left, columns=["row", "why"]))
+
+
+def figures(row: Published) -> dict[str, Reading]:
+    """A row's figures by the names of :data:`casebook.measure.fit.COMPONENTS`, halves added up.
+
+    Where K alone is printed, V is taken to be as large.
+    """
+    own = dict(row.figures)
+    for prefix in ("", "draft_"):
+        k, v, both = own.get(f"{prefix}k"), own.get(f"{prefix}v"), own.get(f"{prefix}kv")
+        if both is None and k is not None:
+            v = v or k
+            own[f"{prefix}kv"] = Reading(k.value + v.value, 0, k.step + v.step)
+    if "kv_tokens" not in own and "max_total_num_tokens" in own:
+        own["kv_tokens"] = own["max_total_num_tokens"]
+    return own
+
+
+def _compare(case: Retold) -> Iterator[dict[str, Any]]:
+    shown = figures(case.row)
+    if any(name in shown for name in (*POOLS, "max_running_requests")):
+        yield from _pools(case, shown)
+    if not case.row.launch_contradicts_log and any(name in shown for name in DIVISION):
+        yield from _division(case, shown)
+    if case.row.model is not None and "weights" in shown:
+        yield from _weights(case, shown)
+
+
+# --- pools --------------------------------------------------------------------------------------
+
+
+def _pools(case: Retold, shown: Mapping[str, Reading]) -> Iterator[dict[str, Any]]:
+    if "state_slots" not in shown and not {"kv", "draft_kv"} & shown.keys():
+        return
+    sizer = Sizer(case.release, case.gpu, _gpus(case))
+    slots = shown["state_slots"].value if "state_slots" in shown else None
+    tokens = shown["kv_tokens"].value if "kv_tokens" in shown else None
+    if slots is None and "ssm_state" in shown:
+        slots = _slots_of(sizer, case, shown["ssm_state"].value)
+        shown = {name: reading for name, reading in shown.items() if name != "ssm_state"}
+    run = sizer.run(_pinned(case.launch, slots, tokens), Device.endless())
+    predicted = _sizes(run)
+    for name in (*POOLS, "max_running_requests"):
+        if name in shown and name in predicted:
+            if name == "max_running_requests" and slots is None:
+                continue
+            yield _record(case, "pools", name, predicted[name], shown[name], None)
+
+
+def _pinned(launch: Launch, slots: int | None, tokens: int | None) -> Launch:
+    """The launch with the pools' sizes given; the last of a flag counts."""
+    words = list(launch.argv)
+    if slots is not None:
+        words += ["--max-mamba-cache-size", str(slots)]
+    if tokens is not None:
+        words += ["--max-total-tokens", str(tokens)]
+    return replace(launch, argv=tuple(words))
+
+
+def _slots_of(sizer: Sizer, case: Retold, ssm_bytes: int) -> int:
+    """How many slots a printed state has, where their number is not printed."""
+    run = sizer.run(_pinned(case.launch, 100, None), Device.endless())
+    return round(ssm_bytes / (_sizes(run)["ssm_state"] / 101)) - 1
+
+
+def _sizes(run: DryRun) -> dict[str, int]:
+    if not run.reached_pools or run.outcome != "resolved":
+        raise DataError(f"SGLang {run.release} does not size this launch: {run.told()}")
+    found = run.parts()
+    if "draft" in run.raw:
+        found["draft_kv"] = run.parts("draft")["kv"]
+    found["max_running_requests"] = run.figure("max_running_requests")
+    return found
+
+
+# --- division -----------------------------------------------------------------------------------
+
+
+def _division(case: Retold, shown: Mapping[str, Reading]) -> Iterator[dict[str, Any]]:
+    memory = _memory(case, shown)
+    if memory is None:
+        return
+    tolerance, before, given = memory
+    made = plan(
+        case.launch,
+        gpu=case.gpu,
+        release=case.release,
+        gpus=_gpus(case),
+        calibration=given,
+        free_before_bytes=before,
+    )
+    yield from _held(case, made, shown, tolerance)
+
+
+def _memory(
+    case: Retold, shown: Mapping[str, Reading]
+) -> tuple[float, int | None, Calibration | None] | None:
+    """Tolerance, memory before loading, and weights; None where nothing tells them."""
+    after, before = shown.get("free_after_load"), shown.get("free_before_load")
+    usage, draft = shown.get("weights"), shown.get("draft_weights")
+    if after is not None and (before or usage) is not None:
+        start = before.value if before else after.value + usage.value  # type: ignore[union-attr]
+        drafted = draft.value if draft else None
+        return WITH_LOAD, start, Calibration(None, start - after.value, drafted)
+    flags = case.row.flags
+    if case.gpu_stands_in and before is None:
+        return None
+    if usage is not None:
+        given = Calibration(None, usage.value, draft.value if draft else None)
+        return WITHOUT_LOAD, before.value if before else None, given
+    exact = case.row.model is not None
+    if not exact and case.row.quantization not in ("", "bf16"):
+        return None
+    return (WITHOUT_LOAD, before.value if before else None, None) if flags else None
+
+
+def _held(
+    case: Retold, made: MemoryPlan, shown: Mapping[str, Reading], tolerance: float
+) -> Iterator[dict[str, Any]]:
+    predicted = made.predicted()
+    if made.tokens is None:
+        raise DataError(f"SGLang {made.release} ends before it sizes the pools: {made.reason}")
+    fixed = {"state_slots": "--max-mamba-cache-size", "kv_tokens": "--max-total-tokens"}
+    for name in DIVISION:
+        if name in shown and name in predicted and fixed.get(name) not in case.row.flags:
+            yield _record(case, "division", name, predicted[name], shown[name], tolerance)
+
+
+def _weights(case: Retold, shown: Mapping[str, Reading]) -> Iterator[dict[str, Any]]:
+    total = Device.endless()
+    run = Sizer(case.release, case.gpu, _gpus(case)).run(
+        case.launch, replace(total, weights_bytes=None, draft_weights_bytes=None)
+    )
+    loaded = run.raw.get("after_load_bytes")
+    if loaded is not None:
+        taken = total.free_before_bytes - int(loaded)
+        yield _record(case, "weights", "weights", taken, shown["weights"], WITH_LOAD)
+    if "draft_weights" in shown and run.raw.get("draft_weights_bytes"):
+        taken = int(run.raw["draft_weights_bytes"])
+        yield _record(case, "weights", "draft_weights", taken, shown["draft_weights"], WITH_LOAD)
+
+
+# --- records ------------------------------------------------------------------------------------
+
+
+def _gpus(case: Retold) -> int | None:
+    ranks = case.row.gpus or case.row.tp or 1
+    return ranks if ranks > case.gpu.devices_per_node else None
+
+
+def _record(
+    case: Retold,
+    check: Check,
+    name: str,
+    predicted: int,
+    reading: Reading,
+    tolerance: float | None,
+) -> dict[str, Any]:
+    """``tolerance`` in per cent, on top of the print's rounding; None allows the rounding alone."""
+    difference = reading.value - predicted
+    slack = reading.step / 2 + (2 if reading.step else 0)
+    allowed = slack if tolerance is None else max(slack + reading.value * tolerance / 100, 1)
+    row = case.row
+    return {
+        "row": row.id,
+        "check": check,
+        "component": name,
+        "unit": "bytes" if name in POOLS or name.endswith("weights") else "count",
+        "predicted": predicted,
+        "measured": reading.value,
+        "difference": difference,
+        "percent": 100 * difference / reading.value if reading.value else 0.0,
+        "tolerance_percent": tolerance or 0.0,
+        "within": abs(difference) <= allowed,
+        "release": case.release,
+        "release_from": case.release_from,
+        "gpu": case.gpu.id,
+        "gpu_stands_in": case.gpu_stands_in,
+        "model": case.model,
+        "confidence": row.confidence,
+        "explanation": explanations().get((row.id, check), {}).get(name, ""),
+    }
+
+
+def explanations() -> Mapping[tuple[str, str], Mapping[str, str]]:
+    """What was found by looking at the figures that are off: ``(row, check) -> component -> why``."""
+    path = data_dir() / "measurements/explanations.toml"
+    try:
+        return _explanations(path, path.stat().st_mtime_ns)
+    except (OSError, tomllib.TOMLDecodeError, KeyError) as error:
+        raise DataError(f"{path} cannot be read ({error}); restore data/.") from error
+
+
+@functools.lru_cache(maxsize=2)
+def _explanations(path: Path, stamp: int) -> Mapping[tuple[str, str], Mapping[str, str]]:  # noqa: ARG001
+    entries = tomllib.loads(path.read_text(encoding="utf-8")).get("explanation", [])
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for entry in entries:
+        for name in entry["components"]:
+            found.setdefault((entry["row"], entry["check"]), {})[name] = entry["why"]
+    return found
