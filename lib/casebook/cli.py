@@ -39,6 +39,7 @@ class _Group(click.Group):
         "check": "casebook.ladder.commands:check",
         "ladder": "casebook.ladder.commands:ladder",
         "record": "casebook.ladder.commands:record",
+        "fit": "casebook.measure.commands:fit",
         "fit-check": "casebook.memory.commands:fit_check",
         "drafter-check": "casebook.dflash.commands:drafter_check",
         "run": "casebook.runs.commands:run",

@@ -18,6 +18,7 @@ import click
 from casebook.measure.errors import MeasurementError
 from casebook.measure.fit import calibrate, explain, fullest_rank, residuals
 from casebook.measure.model import GIB, Measurement, Server
+from casebook.measure.predict import predict
 from casebook.measure.read import read_log
 
 
@@ -37,7 +38,7 @@ Predictor = Callable[[FitQuestion], Mapping[str, float]]
 """Answers with a ledger by the names of :mod:`casebook.measure.fit`."""
 
 
-def fit_command(predict: Predictor | None) -> click.Command:
+def fit_command(predictor: Predictor | None) -> click.Command:
     """The command, with what makes its plans; without one it shows the log's figures alone."""
 
     @click.command("fit")
@@ -66,8 +67,8 @@ def fit_command(predict: Predictor | None) -> click.Command:
         server = _server(read_log(log), number)
         measured = _rank(server, rank)
         question = FitQuestion(release, gpu, model, launch, server.arguments, measured.rank)
-        wanted = predict is not None and (launch or server.arguments) and gpu
-        ledger = predict(question) if predict is not None and wanted else {}
+        wanted = predictor is not None and (launch or server.arguments) and gpu
+        ledger = predictor(question) if predictor is not None and wanted else {}
         table = residuals(ledger, measured)
         calibration = calibrate(ledger, measured)
         if as_json:
@@ -135,4 +136,4 @@ def _record(server: Server, measured: Measurement, calibration: Any, table: Any)
     }
 
 
-fit = fit_command(None)
+fit = fit_command(predict)
