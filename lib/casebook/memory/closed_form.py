@@ -115,7 +115,8 @@ def size(facts: RankFacts, knobs: Knobs) -> Sizes:
     profiled, tokens = _tokens(facts, k, available)
     requests, limit, table = _requests(rules, facts, k, profiled, tokens, slots)
     outcome = np.zeros(k.shape, np.int8)
-    _fail(outcome, "no request fits", requests <= 0)
+    if rules.refuses_no_slots:
+        _fail(outcome, "no request fits", requests <= 0)
     _fail(outcome, "not enough memory", tokens <= 0)
     if rules.refuses_empty_rest:
         _fail(outcome, "weights leave nothing", after_state <= 0)
@@ -304,6 +305,8 @@ def _allocate(rules: Rules, facts: RankFacts, k: _Arrays, divided: _Divided) -> 
     free = _take(
         made, "draft_kv_bytes", "draft KV cache", draft_rows, facts.draft_tensors, free, outcome
     )
+    if not rules.refuses_no_slots:  # up to 0.5.12 it is noticed behind the pools
+        _fail(outcome, "no request fits", (divided.requests <= 0) & (outcome == 0))
     pools = {name: made.get(name, zero) for name in _POOLS}
     return Sizes(
         outcome=outcome,

@@ -36,7 +36,8 @@ class Rules:
     refuses_empty_rest: bool
     """Whether it says "Loaded weights leave no GPU memory" when nothing is left (0.5.14 on)."""
     refuses_no_slots: bool
-    """Whether it says "Not enough GPU memory for hybrid" when no slot fits (0.5.13 on)."""
+    """Whether it says so when no slot or no request fits (0.5.13 on); before, an assertion behind the
+    pools did."""
     radix_off_default_slots: int | None
     """Slots without radix cache and without a request limit; None: by share."""
     at_least_one_request: bool
