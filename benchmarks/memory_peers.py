@@ -11,8 +11,9 @@ kv_tokens           tokens of the KV cache: the peer's own where it sizes the po
                     others what their two numbers make of the bytes that the log's pools have, at the log's
                     running requests
 
-A peer without a quantity is not counted in it; what it refused is counted and listed. ``ours`` is filled
-by :func:`compare`'s ``predict``.
+A peer without a quantity is not counted in it; what it refused is counted and listed. ``ours`` is the plan
+(:mod:`casebook.memory.measured`): its pools' bytes over the log's tokens and slots, and the tokens it sizes
+from the memory that the log tells; rows without that memory it does not answer.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ import pandas as pd
 
 from casebook.catalog.models import ModelFacts, model
 from casebook.measure import Published, published
-from casebook.paths import cache_dir
+from casebook.memory import measured as plans
+from casebook.paths import cache_dir, data_dir
 
 PACKAGES = (
     "aiconfigurator==0.12.0",
@@ -145,7 +147,7 @@ def compare(predict: Predict | None = None) -> pd.DataFrame:
             if quantity not in truth:
                 continue
             value = answer.get(quantity)
-            if quantity == "kv_tokens" and value is None:
+            if quantity == "kv_tokens" and value is None and answer["peer"] != "ours":
                 value = _tokens(answer, truth, row)
             error = None if value is None else 100 * (value - truth[quantity]) / truth[quantity]
             records.append(
@@ -171,6 +173,31 @@ def _tokens(answer: Mapping[str, Any], truth: Mapping[str, float], row: Publishe
     return (truth["pool_bytes"] - running.value * state) / per_token
 
 
+def ours(rows: Iterable[Published]) -> Predict:
+    """What the plan says of the three quantities, for :func:`compare`."""
+    table = plans.compare(rows).table
+    found = {
+        (row, check): part.set_index("component")["predicted"]
+        for (row, check), part in table.groupby(["row", "check"])
+    }
+
+    def predict(row: Published) -> dict[str, float] | None:
+        figures = plans.figures(row)
+        pools = found.get((row.id, "pools"), {})
+        answer: dict[str, float] = {}
+        if "kv" in pools and "kv_tokens" in figures:
+            answer["kv_bytes_per_token"] = pools["kv"] / figures["kv_tokens"].value
+        if {"conv_state", "ssm_state"} <= set(pools.keys()) and "state_slots" in figures:
+            state = pools["conv_state"] + pools["ssm_state"]
+            answer["state_bytes"] = state / (figures["state_slots"].value + 1)
+        division = found.get((row.id, "division"), {})
+        if "kv_tokens" in division:
+            answer["kv_tokens"] = division["kv_tokens"]
+        return answer or None
+
+    return predict
+
+
 def summary(table: pd.DataFrame) -> pd.DataFrame:
     """Per peer and quantity: rows, answers, and how large the errors are."""
     rows = []
@@ -191,9 +218,9 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
 
 
 if __name__ == "__main__":
-    found = compare()
-    out = Path(sys.argv[1] if len(sys.argv) > 1 else "memory_peers.csv")
-    found.to_csv(out, index=False)
+    found = compare(ours(published()))
+    out = Path(sys.argv[1]) if len(sys.argv) > 1 else data_dir() / "measurements/peers.csv"
+    found.round({"predicted": 1, "measured": 1, "error_percent": 3}).to_csv(out, index=False)
     print(summary(found).to_string(index=False, float_format=lambda x: f"{x:.2f}"))
     refused = found[found["refused"] != ""].drop_duplicates(["peer", "row"])
     print(refused.groupby(["peer", "refused"]).size().to_string())

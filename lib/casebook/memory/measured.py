@@ -27,13 +27,14 @@ from casebook.measure import Calibration, Published, published
 from casebook.measure.model import Reading
 from casebook.memory.dry_run import Device, DryRun, Sizer
 from casebook.memory.plan import MemoryPlan, plan
-from casebook.memory.retold import Retold, retell
+from casebook.memory.retold import Retold, later, retell
 from casebook.paths import data_dir
 
 Check = Literal["pools", "division", "weights"]
 POOLS = ("conv_state", "ssm_state", "intermediate_ssm", "intermediate_conv", "kv", "draft_kv")
 STATE = POOLS[:4]
 DIVISION = ("state_slots", "kv_tokens", "max_running_requests")
+COUNTS = {"state_slots": "--max-mamba-cache-size", "kv_tokens": "--max-total-tokens"}
 WITH_LOAD, WITHOUT_LOAD = 1.0, 4.0
 """Per cent that slots, tokens and requests may be off: where the log gives the memory behind the
 weights, and where it does not."""
@@ -110,6 +111,22 @@ def figures(row: Published) -> dict[str, Reading]:
 
 def _compare(case: Retold) -> Iterator[dict[str, Any]]:
     shown = figures(case.row)
+    tried = [case, *later(case)]
+    for number, one in enumerate(tried, start=1):
+        try:
+            yield from list(_all_checks(one, shown))
+        except _NotTakenError:
+            if number == len(tried):
+                raise
+        else:
+            return
+
+
+class _NotTakenError(CasebookError):
+    """A release that ends while it reads the arguments."""
+
+
+def _all_checks(case: Retold, shown: Mapping[str, Reading]) -> Iterator[dict[str, Any]]:
     if any(name in shown for name in (*POOLS, "max_running_requests")):
         yield from _pools(case, shown)
     if not case.row.launch_contradicts_log and any(name in shown for name in DIVISION):
@@ -122,42 +139,68 @@ def _compare(case: Retold) -> Iterator[dict[str, Any]]:
 
 
 def _pools(case: Retold, shown: Mapping[str, Reading]) -> Iterator[dict[str, Any]]:
-    if "state_slots" not in shown and not {"kv", "draft_kv"} & shown.keys():
+    if "state_slots" not in shown and not {"ssm_state", "kv", "draft_kv"} & shown.keys():
         return
     sizer = Sizer(case.release, case.gpu, _gpus(case))
-    slots = shown["state_slots"].value if "state_slots" in shown else None
-    tokens = shown["kv_tokens"].value if "kv_tokens" in shown else None
-    if slots is None and "ssm_state" in shown:
-        slots = _slots_of(sizer, case, shown["ssm_state"].value)
-        shown = {name: reading for name, reading in shown.items() if name != "ssm_state"}
-    run = sizer.run(_pinned(case.launch, slots, tokens), Device.endless())
-    predicted = _sizes(run)
+    counts = {name: shown[name].value for name in COUNTS if name in shown}
+    told = dict(shown)
+    pinned = _pinned(case.launch, counts)
+    if _derived(shown):
+        run = sizer.run(_pinned(case.launch, {"state_slots": 100}), Device.endless())
+        sizes = _sizes(run)
+        if "state_slots" not in counts:
+            counts["state_slots"] = (
+                round(told.pop("ssm_state").value * 101 / sizes["ssm_state"]) - 1
+            )
+        if "intermediate_ssm" in told and not _requests_told(case.row, told):
+            each = sizes["intermediate_ssm"] / (sizes["max_running_requests"] + 1)
+            requests = round(told.pop("intermediate_ssm").value / each) - 1
+            pinned = _with_requests(case.launch, counts, requests, run)
+        else:
+            pinned = _pinned(case.launch, counts)
+    predicted = _sizes(sizer.run(pinned, Device.endless()))
+    if "conv_state" in told and "conv_state" not in predicted:
+        raise _NotTakenError(f"SGLang {case.release} keeps no state for {case.model}.")
     for name in (*POOLS, "max_running_requests"):
-        if name in shown and name in predicted:
-            if name == "max_running_requests" and slots is None:
+        if name in told and name in predicted:
+            if name == "max_running_requests" and "state_slots" not in counts:
                 continue
-            yield _record(case, "pools", name, predicted[name], shown[name], None)
+            yield _record(case, "pools", name, predicted[name], told[name], None)
 
 
-def _pinned(launch: Launch, slots: int | None, tokens: int | None) -> Launch:
-    """The launch with the pools' sizes given; the last of a flag counts."""
-    words = list(launch.argv)
-    if slots is not None:
-        words += ["--max-mamba-cache-size", str(slots)]
-    if tokens is not None:
-        words += ["--max-total-tokens", str(tokens)]
+def _derived(shown: Mapping[str, Reading]) -> bool:
+    """Whether a count that the pools need has to be taken from the size of one of them."""
+    slots = "ssm_state" in shown and "state_slots" not in shown
+    return slots or ("intermediate_ssm" in shown and "max_running_requests" not in shown)
+
+
+def _requests_told(row: Published, shown: Mapping[str, Reading]) -> bool:
+    return "max_running_requests" in shown or "--max-running-requests" in row.flags
+
+
+def _with_requests(launch: Launch, counts: Mapping[str, int], requests: int, run: DryRun) -> Launch:
+    """With requests that a size stands for; where the slots would not serve them, the radix cache is off."""
+    each = int(run.raw["facts"]["slots_per_request"] or 1)
+    words = [*_pinned(launch, counts).argv, "--max-running-requests", str(requests)]
+    if counts["state_slots"] // each < requests:
+        words.append("--disable-radix-cache")
     return replace(launch, argv=tuple(words))
 
 
-def _slots_of(sizer: Sizer, case: Retold, ssm_bytes: int) -> int:
-    """How many slots a printed state has, where their number is not printed."""
-    run = sizer.run(_pinned(case.launch, 100, None), Device.endless())
-    return round(ssm_bytes / (_sizes(run)["ssm_state"] / 101)) - 1
+def _pinned(launch: Launch, counts: Mapping[str, int]) -> Launch:
+    """The launch with the pools' sizes given; the last of a flag counts."""
+    words = list(launch.argv)
+    for name, flag in COUNTS.items():
+        if name in counts:
+            words += [flag, str(counts[name])]
+    return replace(launch, argv=tuple(words))
 
 
 def _sizes(run: DryRun) -> dict[str, int]:
     if not run.reached_pools or run.outcome != "resolved":
-        raise DataError(f"SGLang {run.release} does not size this launch: {run.told()}")
+        early = run.raw.get("stage") != "pools"
+        kind = _NotTakenError if early else DataError
+        raise kind(f"SGLang {run.release} does not size this launch: {run.told()}")
     found = run.parts()
     if "draft" in run.raw:
         found["draft_kv"] = run.parts("draft")["kv"]
@@ -169,8 +212,12 @@ def _sizes(run: DryRun) -> dict[str, int]:
 
 
 def _division(case: Retold, shown: Mapping[str, Reading]) -> Iterator[dict[str, Any]]:
+    """Not by a default fraction where the device's own total is not known, nor by nothing at all."""
     memory = _memory(case, shown)
-    if memory is None:
+    fraction = "--mem-fraction-static" in case.row.flags
+    if memory is None or (case.gpu_stands_in and not fraction):
+        return
+    if not case.row.flags and "free_after_load" not in shown:
         return
     tolerance, before, given = memory
     made = plan(
@@ -194,7 +241,6 @@ def _memory(
         start = before.value if before else after.value + usage.value  # type: ignore[union-attr]
         drafted = draft.value if draft else None
         return WITH_LOAD, start, Calibration(None, start - after.value, drafted)
-    flags = case.row.flags
     if case.gpu_stands_in and before is None:
         return None
     if usage is not None:
@@ -203,7 +249,7 @@ def _memory(
     exact = case.row.model is not None
     if not exact and case.row.quantization not in ("", "bf16"):
         return None
-    return (WITHOUT_LOAD, before.value if before else None, None) if flags else None
+    return WITHOUT_LOAD, before.value if before else None, None
 
 
 def _held(
@@ -211,10 +257,10 @@ def _held(
 ) -> Iterator[dict[str, Any]]:
     predicted = made.predicted()
     if made.tokens is None:
-        raise DataError(f"SGLang {made.release} ends before it sizes the pools: {made.reason}")
-    fixed = {"state_slots": "--max-mamba-cache-size", "kv_tokens": "--max-total-tokens"}
+        kind = DataError if made.run.raw.get("stage") == "pools" else _NotTakenError
+        raise kind(f"SGLang {made.release} ends before it sizes the pools: {made.reason}")
     for name in DIVISION:
-        if name in shown and name in predicted and fixed.get(name) not in case.row.flags:
+        if name in shown and name in predicted and COUNTS.get(name) not in case.row.flags:
             yield _record(case, "division", name, predicted[name], shown[name], tolerance)
 
 
