@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 
@@ -9,7 +10,7 @@ from casebook.cli import cli
 from casebook.errors import MemoryPlanError
 from casebook.launch import Launch
 from casebook.measure import Calibration
-from casebook.memory import plan, recommend, sweep
+from casebook.memory import plan, recommend, strategies, sweep
 from casebook.memory.commands import text
 from casebook.memory.dry_run import GIB
 from casebook.memory.form import ledger_html
@@ -147,3 +148,15 @@ def test_the_command() -> None:
     wrong = runner.invoke(cli, ["fit-check", "--weights", "many", "--", *INCIDENT.split()])
     assert wrong.exit_code == 2
     assert "is no size" in wrong.output
+
+
+def test_slots_by_strategy() -> None:
+    table = strategies(QWEN, release="0.5.13").set_index(["strategy", "overlap", "radix_cache"])
+    slots = table["slots_per_request"]
+    assert slots["no_buffer", True, True] is pd.NA or slots["no_buffer", True, True] == 3
+    assert slots["extra_buffer", True, True] == 5
+    assert slots["extra_buffer", False, True] == 4
+    assert slots["extra_buffer_lazy", True, True] == 4
+    assert slots["(no cache)", True, False] == 1
+    refused = table[table["slots_per_request"].isna()]
+    assert (refused["refusal"] != "").all()

@@ -4,6 +4,7 @@ from casebook.memory.dry_run import Device, DryRun, Sizer, dry_run
 from casebook.memory.plan import Entry, MemoryPlan, plan
 from casebook.memory.recommend import Option, Recommendation, recommend
 from casebook.memory.state import StateSlot, gdn_slot
+from casebook.memory.strategies import strategies
 from casebook.memory.sweep import Sweep, sweep
 
 __all__ = [
@@ -20,5 +21,6 @@ __all__ = [
     "gdn_slot",
     "plan",
     "recommend",
+    "strategies",
     "sweep",
 ]
