@@ -41,9 +41,9 @@ def kind_of(source: Source) -> str:
     if name.endswith(".py") or re.match(r"#!.*\bpython", text):
         return "python"
     if name.endswith((".yaml", ".yml", ".json")):
-        if re.search(r"(?m)^\s*['\"]?services['\"]?\s*:", text):
+        if re.search(r"(?m)^[\s{]*['\"]?services['\"]?\s*:", text):
             return "compose"
-        if re.search(r"(?m)^\s*['\"]?(?:apiVersion|containers|kind)['\"]?\s*:", text):
+        if re.search(r"(?m)^[\s{]*['\"]?(?:apiVersion|containers|kind)['\"]?\s*:", text):
             return "kubernetes"
         return "config"
     if re.search(r"(?m)^FROM\s+\S", text) and re.search(r"(?m)^(?:CMD|ENTRYPOINT|RUN)\s", text):
