@@ -1,9 +1,10 @@
 """Other estimators on the published start-ups, their error beside ours.
 
-    python benchmarks/memory_peers.py [OUT.csv]
+    python benchmarks/memory_peers.py [OUT.csv [MEASURED.csv]]
 
 Makes an environment of its own in the cache (five packages, some 0.7 GB, the first time), gives every
-peer the same configuration folders offline, and compares with what servers printed:
+peer the same configuration folders offline, and compares with what servers printed. Our own plans are
+those that ``benchmarks/measured.py`` wrote to MEASURED.csv, else they are made now (minutes).
 
 kv_bytes_per_token  K and V of a token on one rank
 state_bytes         recurrent state of one sequence on one rank (the log's pool by its slots and padding)
@@ -23,7 +24,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -173,9 +174,8 @@ def _tokens(answer: Mapping[str, Any], truth: Mapping[str, float], row: Publishe
     return (truth["pool_bytes"] - running.value * state) / per_token
 
 
-def ours(rows: Iterable[Published]) -> Predict:
-    """What the plan says of the three quantities, for :func:`compare`."""
-    table = plans.compare(rows).table
+def ours(table: pd.DataFrame) -> Predict:
+    """What the plan says of the three quantities, for :func:`compare`; ``table`` is of ``plans.compare``."""
     found = {
         (row, check): part.set_index("component")["predicted"]
         for (row, check), part in table.groupby(["row", "check"])
@@ -218,7 +218,8 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
 
 
 if __name__ == "__main__":
-    found = compare(ours(published()))
+    made = pd.read_csv(sys.argv[2]) if len(sys.argv) > 2 else plans.compare().table
+    found = compare(ours(made))
     out = Path(sys.argv[1]) if len(sys.argv) > 1 else data_dir() / "measurements/peers.csv"
     found.round({"predicted": 1, "measured": 1, "error_percent": 3}).to_csv(out, index=False)
     print(summary(found).to_string(index=False, float_format=lambda x: f"{x:.2f}"))

@@ -6,13 +6,13 @@ import pytest
 
 from casebook.catalog.releases import load_releases
 from casebook.measure import published, published_start
+from casebook.memory.explanations import explanations
 from casebook.memory.measured import (
     COLUMNS,
     STATE,
     WITH_LOAD,
     Comparison,
     compare,
-    explanations,
     figures,
 )
 from casebook.memory.measured_pictures import finding, residual_strips
@@ -123,7 +123,7 @@ def test_halves_of_the_kv_cache_are_one_figure() -> None:
 def test_every_explanation_is_of_a_row_of_the_collection() -> None:
     rows = {row.id for row in published()}
     for (row, check), why in explanations().items():
-        assert row in rows and check in ("pools", "division", "weights")
+        assert row in rows and check in ("pools", "division", "weights", "outcome")
         assert all(len(text) > 40 and text.endswith(".") for text in why.values())
 
 

@@ -1,21 +1,19 @@
 """Every published start-up against the plan of the same launch: what each part was off by, and why.
 
-Three questions are kept apart, because a log answers them apart:
+Four questions are kept apart, because a log answers them apart:
 
 ``pools``      the bytes of each pool at the slots, tokens and requests that the log prints: does SGLang's
                allocation, built in the dry run, weigh what the log says, to the print's own rounding?
 ``division``   the slots, tokens and requests themselves, from the memory that the log gives before and
                after loading (or, where it gives none, from the GPU's profile and the counted weights)
 ``weights``    what loading takes, counted from the release's model class
+``outcome``    whether the sizing ends at all, where weights and fraction are told and sizes are not
 """
 
 from __future__ import annotations
 
-import functools
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
@@ -26,14 +24,16 @@ from casebook.launch import Launch
 from casebook.measure import Calibration, Published, published
 from casebook.measure.model import Reading
 from casebook.memory.dry_run import Device, DryRun, Sizer
+from casebook.memory.explanations import explanations
 from casebook.memory.plan import MemoryPlan, plan
 from casebook.memory.retold import Retold, later, retell
-from casebook.paths import data_dir
 
-Check = Literal["pools", "division", "weights"]
+Check = Literal["pools", "division", "weights", "outcome"]
 POOLS = ("conv_state", "ssm_state", "intermediate_ssm", "intermediate_conv", "kv", "draft_kv")
 STATE = POOLS[:4]
 DIVISION = ("state_slots", "kv_tokens", "max_running_requests")
+AT_SIZING = ("not enough memory", "weights leave no room", "hybrid state does not fit")
+"""Failures that the sizing itself finds."""
 COUNTS = {"state_slots": "--max-mamba-cache-size", "kv_tokens": "--max-total-tokens"}
 WITH_LOAD, WITHOUT_LOAD = 1.0, 4.0
 """Per cent that slots, tokens and requests may be off: where the log gives the memory behind the
@@ -129,8 +129,10 @@ class _NotTakenError(CasebookError):
 def _all_checks(case: Retold, shown: Mapping[str, Reading]) -> Iterator[dict[str, Any]]:
     if any(name in shown for name in (*POOLS, "max_running_requests")):
         yield from _pools(case, shown)
-    if not case.row.launch_contradicts_log and any(name in shown for name in DIVISION):
+    if not case.row.launch_contradicts_log and any(name in shown for name in COUNTS):
         yield from _division(case, shown)
+    elif case.row.failure in (None, *AT_SIZING) and "weights" in shown:
+        yield from _outcome(case, shown)
     if case.row.model is not None and "weights" in shown:
         yield from _weights(case, shown)
 
@@ -220,7 +222,21 @@ def _division(case: Retold, shown: Mapping[str, Reading]) -> Iterator[dict[str, 
     if not case.row.flags and "free_after_load" not in shown:
         return
     tolerance, before, given = memory
-    made = plan(
+    yield from _held(case, _planned(case, before, given), shown, tolerance)
+
+
+def _outcome(case: Retold, shown: Mapping[str, Reading]) -> Iterator[dict[str, Any]]:
+    memory = _memory(case, shown)
+    if memory is None or "--mem-fraction-static" not in case.row.flags:
+        return
+    _, before, given = memory
+    made = _planned(case, before, given)
+    measured = Reading(int(case.row.outcome == "started"), 0)
+    yield _record(case, "outcome", "starts", int(made.fits), measured, None)
+
+
+def _planned(case: Retold, before: int | None, given: Calibration | None) -> MemoryPlan:
+    return plan(
         case.launch,
         gpu=case.gpu,
         release=case.release,
@@ -228,7 +244,6 @@ def _division(case: Retold, shown: Mapping[str, Reading]) -> Iterator[dict[str, 
         calibration=given,
         free_before_bytes=before,
     )
-    yield from _held(case, made, shown, tolerance)
 
 
 def _memory(
@@ -318,22 +333,3 @@ def _record(
         "confidence": row.confidence,
         "explanation": explanations().get((row.id, check), {}).get(name, ""),
     }
-
-
-def explanations() -> Mapping[tuple[str, str], Mapping[str, str]]:
-    """What was found by looking at the figures that are off: ``(row, check) -> component -> why``."""
-    path = data_dir() / "measurements/explanations.toml"
-    try:
-        return _explanations(path, path.stat().st_mtime_ns)
-    except (OSError, tomllib.TOMLDecodeError, KeyError) as error:
-        raise DataError(f"{path} cannot be read ({error}); restore data/.") from error
-
-
-@functools.lru_cache(maxsize=2)
-def _explanations(path: Path, stamp: int) -> Mapping[tuple[str, str], Mapping[str, str]]:  # noqa: ARG001
-    entries = tomllib.loads(path.read_text(encoding="utf-8")).get("explanation", [])
-    found: dict[tuple[str, str], dict[str, str]] = {}
-    for entry in entries:
-        for name in entry["components"]:
-            found.setdefault((entry["row"], entry["check"]), {})[name] = entry["why"]
-    return found

@@ -17,6 +17,7 @@ CHECKS: Mapping[str, tuple[str, str, str]] = {
     "pools": ("bytes of a pool", "#0072B2", "o"),
     "division": ("slots, tokens, requests", "#E69F00", "^"),
     "weights": ("weights", "#009E73", "s"),
+    "outcome": ("whether it starts", "#CC79A7", "D"),
 }
 _INK = "#222222"
 _LINEAR = 1.0  # per cent up to which the axis is linear
@@ -63,7 +64,7 @@ def residual_strips(table: pd.DataFrame, by: str, title: str | None = None) -> F
         if (table["check"] == check).any()
     ]
     hollow = Line2D([], [], color=_INK, marker="o", ls="", mfc="none", label="beyond its tolerance")
-    figure.legend(handles=[*handles, hollow], loc="outside lower center", ncol=4, frameon=False)
+    figure.legend(handles=[*handles, hollow], loc="outside lower center", ncol=5, frameon=False)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     figure.set_layout_engine("constrained")
