@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from casebook import __version__
-from casebook.errors import CasebookError
+from casebook.errors import CasebookError, SchedulerError, StoreError
 
 _COLOURS = {
     "rejected": "bold red",
@@ -28,7 +28,7 @@ _COLOURS = {
     "lost": "bold red",
     "honoured": "green",
 }
-USAGE_EXIT = 2
+USAGE_EXIT, SURROUNDINGS_EXIT = 2, 3
 
 
 class _Group(click.Group):
@@ -326,12 +326,16 @@ def _verdict_table(frame: pd.DataFrame) -> Table:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line; a user's mistake is one sentence on standard error and exit code 2."""
+    """Run the command line; a user's mistake is one sentence on standard error and exit code 2.
+
+    A scheduler or a store that fails is one sentence, too, and exit code 3.
+    """
     try:
         cli.main(args=list(arguments) if arguments is not None else None, standalone_mode=False)
     except CasebookError as error:
         click.echo(f"casebook: {error}", err=True)
-        sys.exit(USAGE_EXIT)
+        failed = isinstance(error, SchedulerError | StoreError)
+        sys.exit(SURROUNDINGS_EXIT if failed else USAGE_EXIT)
     except click.ClickException as error:
         error.show()
         sys.exit(USAGE_EXIT)

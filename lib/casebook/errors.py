@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class CasebookError(Exception):
@@ -23,10 +24,13 @@ class UnknownNameError(CasebookError):
     """A name the catalog does not hold; the message carries the nearest names it does hold."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str) -> None:
-        self.kind, self.name, self.known = kind, name, tuple(known)
+        self.kind, self.name, self.known, self._hint = kind, name, tuple(known), hint
         near = nearest(name, self.known)
         guess = f" Did you mean {' or '.join(near)}?" if near else ""
         super().__init__(f"Unknown {kind} {name!r}.{guess} {hint}".rstrip())
+
+    def __reduce__(self) -> tuple[Any, ...]:  # what made it, for it may come from another process
+        return (type(self), (self.kind, self.name, self.known, self._hint))
 
 
 class UnknownReleaseError(UnknownNameError):

@@ -16,7 +16,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from casebook.cases import load, new, tables
-from casebook.cases.run import Cell, CellState, run_case, run_cases
+from casebook.cases.batch import run_cases
+from casebook.cases.run import Cell, CellState, run_case
 from casebook.catalog.releases import load_releases
 from casebook.catalog.releases import release as find_release
 
@@ -85,6 +86,13 @@ def show(name: str, release: str | None) -> None:
 )
 @click.option("--details", is_flag=True, help="Print a line per cell that says why.")
 @click.option("--trails", is_flag=True, help="Print the trail behind each cell.")
+@click.option("--scheduler", default="", metavar="tcp://...", help="A Dask cluster to ask on.")
+@click.option(
+    "--store",
+    default="",
+    metavar="PLACE",
+    help="Keep what has ended here (a folder, s3://..., gs://...) and ask only the rest.",
+)
 def run(
     names: tuple[str, ...],
     releases: str | None,
@@ -92,14 +100,23 @@ def run(
     out: Path | None,
     details: bool,
     trails: bool,
+    scheduler: str,
+    store: str,
 ) -> None:
     """Run cases (all, those named, or files) on releases and print a table.
 
     Exit code: 0 every cell is as its case's file says, or the file says nothing of that release;
-    1 some cell is not (marked !); 2 it could not be asked.
+    1 some cell is not (marked !); 2 it could not be asked; 3 the scheduler or the store failed.
     """
     chosen = [r.strip() for r in releases.split(",")] if releases else list(load_releases())
-    cells = run_cases(load.named(names), chosen, jobs=jobs, progress=sys.stderr.isatty())
+    cells = run_cases(
+        load.named(names),
+        chosen,
+        jobs=jobs,
+        progress=sys.stderr.isatty(),
+        scheduler=scheduler,
+        store=store,
+    )
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(tables.as_record(cells), indent=1, ensure_ascii=False)

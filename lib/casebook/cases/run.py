@@ -1,25 +1,21 @@
-"""Run cases on releases: what each launch does there, and whether that is the known fault."""
+"""Run a case on a release: what its launch does there, and whether that is the known fault."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
 from packaging.specifiers import SpecifierSet
-from tqdm.auto import tqdm
 
 from casebook.cases import statements
 from casebook.cases.launches import prepare
 from casebook.cases.model import ArgumentStatement, Case, PlanStatement
 from casebook.cases.plans import planned
 from casebook.cases.statements import Answer, Evidence, Plan
-from casebook.catalog.releases import load_releases
-from casebook.catalog.releases import release as find_release
 from casebook.errors import CasebookError, CaseError, LaunchError
 from casebook.launch import Launch
 from casebook.resolution.model import OutcomeKind, Verdict
@@ -89,49 +85,6 @@ def stated(case: Case, release: str) -> CellState | None:
     if case.mended_in is not None and _in(case.mended_in, release):
         return CellState.MENDED
     return None
-
-
-def run_cases(
-    cases: Iterable[Case],
-    releases: Sequence[str],
-    *,
-    jobs: int = 2,
-    planner: Planner | None = planned,
-    progress: bool = True,
-) -> list[Cell]:
-    """Each case on each release, ``jobs`` children at a time; cells in order of case, then release.
-
-    Raises UnknownReleaseError, and the errors of ``trace`` for a launch that cannot be asked at all.
-    """
-    cases = list(cases)
-    chosen = [find_release(name).version for name in releases]
-    groups: dict[tuple[str, str], list[Case]] = {}
-    for case in cases:
-        for name in chosen:
-            groups.setdefault((name, case.gpu), []).append(case)
-    # Cells that share a child stand together, so that each child is started once; long groups first
-    # would leave a core idle less, but one release after the other keeps its sources in memory.
-    order = list(load_releases())
-    keys = sorted(groups, key=lambda key: (order.index(key[0]), key[1]))
-    found: dict[tuple[str, str], Cell] = {}
-    with (
-        tqdm(total=len(cases) * len(chosen), unit="cell", disable=not progress) as bar,
-        ThreadPoolExecutor(max(1, jobs)) as pool,
-    ):
-        asked = [pool.submit(_run_group, groups[key], key[0], planner) for key in keys]
-        try:
-            for done in as_completed(asked):
-                for cell in done.result():
-                    found[cell.case.name, cell.release] = cell
-                    bar.update()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    return [found[case.name, name] for case in cases for name in chosen]
-
-
-def _run_group(cases: Iterable[Case], release: str, planner: Planner | None) -> list[Cell]:
-    return [run_case(case, release, planner=planner) for case in cases]
 
 
 def run_case(case: Case, release: str, *, planner: Planner | None = planned) -> Cell:

@@ -22,6 +22,7 @@ from casebook.runs.outcome import RunResult
 from casebook.runs.progress import Bar
 from casebook.runs.spec import RunSpec
 from casebook.runs.store import Store
+from casebook.runs.tasks import connection
 
 
 def run_batch(
@@ -48,7 +49,7 @@ def run_batch(
     keys = list(dict.fromkeys(spec.key for spec in specs))
     place = Store.of(store or out)
     # A scheduler that does not answer must cost nothing, so it is asked first.
-    with sole_batch(out), cluster.connection(scheduler) as client:
+    with sole_batch(out), connection(scheduler) as client:
         results = {} if force else _already(unique, keys, out, place)
         waiting = [unique[key] for key in keys if key not in results]
         for spec in waiting:

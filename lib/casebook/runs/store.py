@@ -50,13 +50,17 @@ class Store:
         except Exception:
             return None
 
-    def write_record(self, result: RunResult) -> None:
-        """Leave the record of a run that has ended; it comes last, so what it names is there."""
-        record, name = result.to_json(), f"records/{result.spec.key}.json"
+    def keep(self, key: str, record: Any) -> None:
+        """Leave plain data under ``key``, for :meth:`record`."""
+        name = f"records/{key}.json"
         if self.folder:
             write_json(self.folder / name, record)
         else:
             self._write(name, json.dumps(record, indent=1, ensure_ascii=False))
+
+    def write_record(self, result: RunResult) -> None:
+        """Leave the record of a run that has ended; it comes last, so what it names is there."""
+        self.keep(result.spec.key, result.to_json())
 
     def send(self, spec: RunSpec, made: Path) -> None:
         """Copy a run's notebook and log from the folder ``made`` to an address."""
