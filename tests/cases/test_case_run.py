@@ -11,7 +11,8 @@ from casebook.cases import as_record, load_cases, named, run_cases, state_table
 from casebook.cases.run import CellState, Plan, run_case
 from casebook.cli import main
 
-# Each release starts four children. `casebook case run` asks all of them.
+# Each release starts a child per GPU. `casebook case run` asks all of them; where it would be slow, the
+# suite asks those of the GPU that most cases are about.
 QUICK = ["0.5.11"]
 SLOW = ["0.5.9", "0.5.15.post1", "0.5.23"]
 
@@ -29,7 +30,8 @@ def run(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     "release", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 )
 def test_every_case_is_as_its_file_says(release: str) -> None:
-    cells = run_cases(named([]), [release], progress=False)
+    cases = [case for case in named([]) if release in QUICK or case.gpu == "B200"]
+    cells = run_cases(cases, [release], progress=False)
     assert [f"{c.case.name}: {c.state}: {c.detail}" for c in cells if not c.as_stated] == []
     assert sum(cell.state is CellState.REPRODUCES for cell in cells) >= 20
 
