@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from casebook.errors import LaunchError
+from casebook.launch import shebang
 from casebook.launch.analysis import OUTSIDE, Analysis, conclude
 from casebook.launch.expand import FieldText
 from casebook.launch.manifests import list_items
@@ -16,6 +17,7 @@ from casebook.launch.source import Source, Text
 from casebook.launch.suspicion import Suspicion, error
 from casebook.launch.through import Found, follow, follow_words
 from casebook.launch.yaml_text import Item
+from casebook.python_ast import parse
 
 _BLANK_SPLITTERS = frozenset({"launch_server_cmd"})
 """Helpers that split a command at blanks (sglang.utils)."""
@@ -24,12 +26,12 @@ _BLANK_SPLITTERS = frozenset({"launch_server_cmd"})
 def read_python(source: Source, release: str = "0.5.11") -> Analysis:
     """Lists and strings in a Python file that start a server. Raises LaunchError if it is no Python."""
     try:
-        tree = ast.parse(source.text)
+        tree = parse(source.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as problem:
         raise LaunchError(f"{source.name} is not a Python program: {problem}.") from problem
     accepts = options(release)
     found = Found()
-    hits: list[Suspicion] = []
+    hits: list[Suspicion] = list(shebang.suspicions(source))
     for node in ast.walk(tree):
         more: Found | None = None
         if isinstance(node, ast.List | ast.Tuple) and _mentions(node):

@@ -16,6 +16,7 @@ from typing import Any
 
 from casebook.errors import LaunchError
 from casebook.launch.secrets import REDACTED, is_secret_name
+from casebook.python_ast import parse_expression
 
 MAX_LINE = 2**20
 MAX_KEPT = 400
@@ -126,7 +127,7 @@ def parse_arguments(line: str, name: str, number: int) -> tuple[str, dict[str, A
 
 def _parsed(text: str) -> ast.expr | None:
     try:
-        return ast.parse(text, mode="eval").body
+        return parse_expression(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

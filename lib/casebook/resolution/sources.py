@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from casebook.errors import DataError
+from casebook.python_ast import parse
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def read(path: Path) -> Source:
     """Parse ``path``; cached, as a capsule's files do not change. Raises DataError if it cannot."""
     try:
         text = path.read_text("utf-8")
-        tree = ast.parse(text)
+        tree = parse(text)
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
         raise DataError(
             f"The source file {path.name} of SGLang cannot be read: {error}."

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from casebook.errors import RunError, nearest
+from casebook.python_ast import parse, parse_expression
 
 _PLAIN = {
     "int": (int,),
@@ -39,7 +40,7 @@ class Parameter:
 
     def accepts(self, value: Any) -> bool:
         """Whether ``value`` is of the declared type; a type we cannot read accepts plain data."""
-        return _accepts(ast.parse(self.type, mode="eval").body, value)
+        return _accepts(parse_expression(self.type), value)
 
     def from_text(self, text: str) -> Any:
         """The value that ``text``, typed in a shell, stands for under the declared type.
@@ -100,7 +101,7 @@ def declared(notebook: dict[str, Any], where: Path) -> dict[str, Parameter]:
     for cell in notebook["cells"]:
         if "parameters" in cell.get("metadata", {}).get("tags", []):
             try:
-                body = ast.parse(source(cell)).body
+                body = parse(source(cell)).body
             except SyntaxError as error:
                 raise RunError(
                     f"Line {error.lineno} of the parameters cell of {where.name} is not plain "
