@@ -6,11 +6,15 @@ servers: with SGLang's command in its place). Out of scope, and why, stands in `
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from casebook.launch.read import read
 from casebook.launch.source import Source
 
+ROOT = Path(__file__).parents[2]
 RUN = "python -m sglang.launch_server --model-path Qwen/Qwen3-8B"
 POD = (
     "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n    - name: s\n      image: lmsysorg/sglang\n"
@@ -35,7 +39,7 @@ CASES: dict[str, tuple[str, str, str, str]] = {
     "ovr-086": ("config.yaml", "disable-radix-cache: false\n", "config-false-dropped", "0.5.11"),
     "ovr-088": (
         "a.sh",
-        "python -m verl.trainer.main_ppo\n" + RUN + " engine_kwargs.sglang.enable_metrics=False\n",
+        "python3 -m verl.trainer.main_ppo \\\n  +actor_rollout_ref.rollout.engine_kwargs.sglang.enable_metrics=False\n",
         "override-false-dropped",
         "0.5.11",
     ),
@@ -185,6 +189,28 @@ def test_four_faults_of_one_file_are_four_findings() -> None:
         "config-duplicate-key",
         "config-false-dropped",
     } <= set(rules)
+
+
+def test_the_page_lists_each_case_with_its_rule() -> None:
+    rows = {
+        row.split(" | ")[0].removeprefix("| "): row
+        for row in (ROOT / "docs" / "flags_lost.md").read_text("utf-8").splitlines()
+        if row.startswith("| ovr-")
+    }
+    assert set(rows) == set(CASES) | set(OUT_OF_SCOPE)
+    for case, (_, _, rule, _) in CASES.items():
+        assert f"[{rule}](findings/{rule}.md)" in rows[case]
+    for case, reason in OUT_OF_SCOPE.items():
+        assert f"not found: {reason}" in rows[case]
+
+
+def test_no_collected_case_is_left_out() -> None:
+    path = ROOT.parent / "shared" / "corpus" / "override_cases.jsonl"
+    if not path.is_file():
+        pytest.skip("the collection is not beside this checkout")
+    found = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line]
+    wanted = {c["id"] for c in found if c["kind"] in ("lost-before-parse", "config-merge")}
+    assert wanted == set(CASES) | set(OUT_OF_SCOPE)
 
 
 def test_nine_of_ten_cases_with_a_mechanism_are_found() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from casebook.errors import CasebookError
@@ -67,11 +68,17 @@ def climb(
 
 
 def read_any(source: Source, *, release: str, run_shell: bool) -> Analysis:
-    """A source's launches; a shell script's with its shell run in the sandbox, if asked."""
+    """A source's launches; a bash script's with its shell run in the sandbox, if asked.
+
+    What is not run although it was asked for is told in the notes."""
     kind = kind_of(source)
     if run_shell and kind == "bash":
         return read_recorded(source, release=release)
-    return read(source, kind=kind, release=release)
+    found = read(source, kind=kind, release=release)
+    if not run_shell:
+        return found
+    told = f"{source.name} was read without running it ({found.kind}): only bash scripts are run."
+    return replace(found, notes=(*found.notes, told))
 
 
 def _pick(analysis: Analysis, number: int) -> Launch | None:

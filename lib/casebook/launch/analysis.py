@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import pandas as pd
 
-from casebook.launch import rules_nested, rules_shell, rules_words
+from casebook.launch import rules_nested, rules_shell, rules_words, shebang
 from casebook.launch.expand import FieldText
 from casebook.launch.finding import Finding, Severity, picture, table
 from casebook.launch.model import Launch
@@ -108,7 +108,7 @@ def read_shell(
     depends on them is then marked as not certain.
     """
     found = follow(text or source.whole(), state_for(environment, OUTSIDE, arguments), reader)
-    more = [*rules_shell.carriage_returns(source.text), *extra]
+    more = [*rules_shell.carriage_returns(source.text), *shebang.suspicions(source), *extra]
     return conclude(source, kind, found, options(release), more)
 
 
@@ -143,8 +143,9 @@ def _suspicions(found: Found, accepts: Options, shell_rules: bool) -> Iterator[S
     yield from rules_nested.suspicions(found)
     for server in found.servers:
         yield from rules_words.suspicions(server, accepts, used)
-    if found.servers:
-        for invocation, _ in found.others:
+    for invocation, _ in found.others:
+        yield from rules_words.overrides(invocation.words)
+        if found.servers:
             yield from rules_words.others(
                 invocation.name.rpartition("/")[2], invocation.words, accepts
             )

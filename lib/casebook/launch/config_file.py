@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import yaml
 from packaging.version import Version
 
 from casebook.errors import LaunchError
@@ -59,18 +60,18 @@ def words_of(document: Item, accepts: Options) -> Iterator[FieldText]:
     last = {key.text.text: (key, value) for key, value in document.pairs}
     for key, value in last.values():
         name = FieldText(Text("--", [key.start, key.start]) + key.text)
-        option = _option(key, accepts)
+        meant = _meaning(value)
         if value.kind == "list":
             if value.items:
                 yield name
                 yield from (FieldText(_scalar(i)) for i in value.items)
-        elif isinstance(value.value, bool):
-            if option is not None and option.takes == "none":
-                if value.value:
+        elif isinstance(meant, bool):
+            if _is_switch(key.text.text, accepts):
+                if meant:
                     yield name
             else:
                 yield name
-                yield FieldText(Text.made(str(value.value).lower(), value.start))
+                yield FieldText(Text.made(str(meant).lower(), value.start))
         elif value.kind == "map":
             yield name
             yield FieldText(
@@ -84,11 +85,25 @@ def words_of(document: Item, accepts: Options) -> Iterator[FieldText]:
 
 
 def _scalar(item: Item) -> Text:
-    return Text.made("None", item.start) if item.value is None else item.text
+    """Python's text of a value, at the value's place."""
+    text = str(_meaning(item))
+    return item.text if text == item.text.text else Text.made(text, item.start)
 
 
-def _option(key: Item, accepts: Options):  # type: ignore[no-untyped-def]
-    return accepts.get("--" + key.text.text)
+def _meaning(item: Item) -> object:
+    """A scalar as SGLang's YAML reader takes it: version 1.1, where ``yes`` is true and ``010`` is eight."""
+    if item.kind != "scalar" or item.style:
+        return item.value
+    try:
+        return yaml.safe_load(item.text.text)
+    except (yaml.YAMLError, ValueError):
+        return item.value
+
+
+def _is_switch(key: str, accepts: Options) -> bool:
+    """Whether the merger takes a key for a switch: it looks for its argument's name, not for an option."""
+    argument = key.replace("-", "_")
+    return any(o.takes == "none" and o.field == argument for o in accepts.by_name.values())
 
 
 def suspicions(document: Item, accepts: Options) -> Iterator[Suspicion]:
@@ -128,7 +143,7 @@ def suspicions(document: Item, accepts: Options) -> Iterator[Suspicion]:
                 f"write {near[0][2:]}" if near else "look it up in `--help`",
                 (f"--{dashed}",),
             )
-        if value.kind == "scalar" and value.value is None:
+        if value.kind == "scalar" and _meaning(value) is None:
             yield error(
                 "config-null",
                 (value.start, max(value.end, value.start + 1)),
@@ -137,13 +152,22 @@ def suspicions(document: Item, accepts: Options) -> Iterator[Suspicion]:
                 "leave the key out",
                 (f"--{dashed}",),
             )
-        if option is not None and option.takes == "none" and value.value is False:
+        if option is not None and option.takes == "none" and _meaning(value) is False:
             yield error(
                 "config-false-dropped",
                 (value.start, value.end),
                 f"{name}: false is dropped",
                 "the option is a switch: `false` becomes nothing, and the default (or what SGLang decides) stays",
                 "remove the line; to force the opposite use the option for it, if there is one",
+                (f"--{dashed}",),
+            )
+        if f"--no-{dashed}" in accepts.by_name:
+            yield error(
+                "config-option-pair",
+                at,
+                f"--{dashed} has an opposite, --no-{dashed}; the merger knows no such pairs",
+                "SGLang stops with `Unsupported config option`",
+                f"give --{dashed} or --no-{dashed} on the command line",
                 (f"--{dashed}",),
             )
         if option is not None and _shadowed(option.field, name, accepts):

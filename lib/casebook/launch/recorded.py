@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from casebook.launch import rules_shell
+from casebook.launch import rules_shell, shebang
 from casebook.launch.analysis import OUTSIDE, Analysis, conclude
 from casebook.launch.expand import FieldText
 from casebook.launch.options import options
@@ -40,9 +40,15 @@ def read_recorded(
     limits: ShellLimits | None = None,
 ) -> Analysis:
     """As ``read_shell``, with the words that bash itself makes. Falls back to the static reading, and
-    says so in ``notes``, where this machine has no sandbox."""
+    says so in ``notes``, where this machine has no sandbox or the script asks for another shell."""
     static = follow(source.whole(), state_for(environment, OUTSIDE, arguments))
-    extra = list(rules_shell.carriage_returns(source.text))
+    extra = [*rules_shell.carriage_returns(source.text), *shebang.suspicions(source)]
+    if not shebang.runs_in_sandbox(source):
+        static.notes.append(
+            f"{source.name} is a script for `{shebang.interpreter(source)}`, not for bash: it was read "
+            "without running it."
+        )
+        return conclude(source, "shell script", static, options(release), extra)
     run = _Run(static, dict(files or {}), limits or ShellLimits(), list(arguments or ()))
     try:
         run.level(

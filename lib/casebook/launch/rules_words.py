@@ -262,23 +262,11 @@ def _odd_words(server: Server, options: Options, where: _Where, eaten: bool) -> 
                 "it is an argument there, not an environment variable; the parser refuses it",
                 "put it in front of the command, or export it",
             )
-        elif re.match(r"engine_kwargs\.sglang\.|\+?\w+(\.\w+)*\.sglang\.\w+=(?i:false)", text):
-            yield _dropped_override(word, where)
         previous = name if text.startswith("--") and "=" not in text else ""
 
 
 def _is_prose(text: str) -> bool:
     return "=" in text and not re.search(r"\s", text.partition("=")[0].strip())
-
-
-def _dropped_override(word: FieldText, where: _Where) -> Suspicion:
-    return warning(
-        "override-false-dropped",
-        where(word),
-        f"`{word.text[:60]}` passes False through another program's overrides",
-        "launchers that build SGLang's arguments from such a table leave False out: the default stays",
-        "check the server's own log for the value, or set the opposite option",
-    )
 
 
 def _duplicates(options_given: Sequence[Given], where: _Where) -> Iterator[Suspicion]:
@@ -599,3 +587,25 @@ def others(name: str, words: Sequence[FieldText], options: Options) -> Iterator[
             at = (word.value.start, word.value.end)
             if at[0] >= 0:
                 yield _wrong_process(word, flag, name, at)
+
+
+_OVERRIDE = re.compile(r"\+{0,2}(?:\w+\.)*engine_kwargs\.sglang\.(\w+)=(?i:false)")
+
+
+def overrides(words: Sequence[FieldText]) -> Iterator[Suspicion]:
+    """``engine_kwargs.sglang.X=False``: a trainer builds SGLang's arguments from it and drops what is false.
+
+    No server stands in such a script; the trainer starts it (verl, before its pull request 7508).
+    """
+    for word in words[1:]:
+        found = _OVERRIDE.fullmatch(word.text)
+        if found and word.value.start >= 0:
+            yield warning(
+                "override-false-dropped",
+                (word.value.start, word.value.end),
+                f"`{word.text[-60:]}` passes False through another program's overrides",
+                "launchers that keep only what is true of such a table leave it out: "
+                f"{found[1]} stays at its default",
+                "check the server's own log for the value, or set the opposite option",
+                (f"--{found[1].replace('_', '-')}",),
+            )
