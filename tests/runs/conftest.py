@@ -1,13 +1,17 @@
-"""Tiny notebooks, made on the spot, so that each test shows the cells it runs."""
+"""Tiny notebooks, made on the spot, so that each test shows the cells it runs; a Dask cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+if TYPE_CHECKING:
+    from loopback_cluster import Cluster
 
 MakeNotebook = Callable[..., Path]
 
@@ -29,3 +33,23 @@ def make_notebook(tmp_path: Path) -> MakeNotebook:
         return path
 
     return make
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A scheduler and two workers of this test's own."""
+    from loopback_cluster import Cluster
+
+    made = Cluster(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A scheduler and two workers that no test kills."""
+    from loopback_cluster import Cluster
+
+    made = Cluster(tmp_path_factory.mktemp("cluster"))
+    yield made
+    made.close()

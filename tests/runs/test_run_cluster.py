@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from loopback_cluster import Cluster
 
 from casebook.runs import manifest, suite
 from casebook.runs.batch import run_batch
 from casebook.runs.outcome import State
-from casebook.runs.processes import kill_tree
 from casebook.runs.spec import RunSpec
 
-distributed = pytest.importorskip("distributed")
+pytest.importorskip("distributed")
 
 PARAMETERS = 'n: int = 0\nroom: str = ""\nvictim: int = 0'
 # What a run notes of itself, in one write each, so that runs do not mix their lines.
@@ -45,53 +40,6 @@ if n == 3 and not mark.exists():
 END = 'note("ended")\nverdict.record("PASS", headline=f"Run {n} came to its end.")'
 
 
-class _Cluster:
-    """A scheduler and two workers of one thread each, all on loopback."""
-
-    def __init__(self, folder: Path) -> None:
-        self.file = folder / "scheduler.json"
-        self.log = (folder / "cluster.log").open("wb")
-        common = ["--host", "127.0.0.1", "--no-dashboard"]
-        self.scheduler = self._start("scheduler", "--port", "0", "--scheduler-file", *common)
-        # The worker waits for the scheduler's file by itself.
-        alone = [
-            "--nthreads",
-            "1",
-            "--nworkers",
-            "1",
-            "--no-nanny",
-            "--local-directory",
-            str(folder),
-        ]
-        self.workers = [self._start("worker", *alone, *common, "--scheduler-file") for _ in "ab"]
-        with distributed.Client(scheduler_file=str(self.file), timeout=60) as client:
-            client.wait_for_workers(2, timeout=60)
-        self.address: str = json.loads(self.file.read_text())["address"]
-
-    def _start(self, kind: str, *options: str) -> subprocess.Popen[bytes]:
-        placed = [
-            word
-            for option in options
-            for word in ([option, str(self.file)] if option == "--scheduler-file" else [option])
-        ]
-        command = [sys.executable, "-m", f"distributed.cli.dask_{kind}", *placed]
-        env = os.environ | {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s"}
-        return subprocess.Popen(command, stdout=self.log, stderr=self.log, env=env)
-
-    def close(self) -> None:
-        for process in [*self.workers, self.scheduler]:
-            kill_tree(process.pid)
-            process.wait()
-        self.log.close()
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[_Cluster]:
-    made = _Cluster(tmp_path)
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def notebook(make_notebook: Any) -> Path:
     path: Path = make_notebook("n", "# N", NOTE, KILL, END, parameters=PARAMETERS)
@@ -109,7 +57,7 @@ def _notes(room: Path) -> Counter[str]:
 
 @pytest.mark.slow
 def test_a_killed_worker_loses_nothing_and_repeats_nothing(
-    cluster: _Cluster, notebook: Path, tmp_path: Path
+    cluster: Cluster, notebook: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "results"
     specs = _specs(notebook, tmp_path, 8)
@@ -131,7 +79,7 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing(
 
 @pytest.mark.slow
 def test_a_dead_scheduler_loses_nothing(
-    cluster: _Cluster, notebook: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, notebook: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, plan = tmp_path / "results", tmp_path / "m.jsonl"
     manifest.write(plan, _specs(notebook, tmp_path, 6, cluster.scheduler.pid), {})

@@ -7,7 +7,7 @@ fractions and limits are then varied by the closed form, thousands of points in 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,7 @@ def sweep(
     calibration: Calibration | None = None,
     headroom_bytes: int = HEADROOM_BYTES,
     progress: bool = True,
+    scheduler: str = "",
 ) -> Sweep:
     """Every combination of ``grid`` (axis -> values) on top of ``base``.
 
@@ -80,37 +81,82 @@ def sweep(
     ``kv_cache_dtype``, ``tp``, ``strategy``...). ``None`` leaves a flag out, ``True`` gives it without a
     value. Sizes in the table are bytes of one rank. Raises MemoryPlanError for an empty grid or a value
     that is no number where one is needed; a shape that SGLang refuses is a verdict, not an error.
+
+    ``scheduler`` is the address of a Dask scheduler whose workers do the dry runs instead; a checkpoint
+    of your own must then lie at the same path on each.
     """
     launch = Launch.of(base)
     axes = tuple(grid)
     _check(grid)
     shapes = [axis for axis in axes if axis not in NUMBERS]
     numbers = [axis for axis in axes if axis in NUMBERS]
-    plans: dict[tuple[Any, ...], MemoryPlan] = {}
-    parts = []
     combinations = list(itertools.product(*(grid[axis] for axis in shapes)))
     plain = {flag_name(axis, release): [None] for axis in numbers}
-    for values in tqdm(combinations, desc="shapes", disable=not progress, leave=False):
+    asked = []
+    for values in combinations:
         shape = dict(zip(shapes, values, strict=True))
         flags = {flag_name(axis, release): [value] for axis, value in shape.items()}
         ((_, held),) = grid_launches(launch, {**plain, **flags})
-        made = plan(
-            held, model, gpu, calibration, release=release, gpus=gpus, headroom_bytes=headroom_bytes
+        varied = {axis: list(grid[axis]) for axis in numbers}
+        asked.append(
+            _Shape(shape, held, varied, release, gpu, model, gpus, calibration, headroom_bytes)
         )
-        plans[values] = made
-        effective = {
-            axis: _effective(held, axis, list(grid[axis]), release, gpu, model, gpus)
-            for axis in numbers
-        }
-        points = pd.DataFrame(
-            list(itertools.product(*(grid[axis] for axis in numbers))),
-            columns=numbers,
-            dtype=object,
-        )
-        parts.append(_points(made, shape, points, effective, headroom_bytes))
-    table = pd.concat(parts, ignore_index=True)
+    found: dict[int, tuple[MemoryPlan, pd.DataFrame]] = {}
+    with tqdm(total=len(asked), desc="shapes", disable=not progress, leave=False) as bar:
+        for position, answer in _there(scheduler, asked) if scheduler else _here(asked):
+            found[position] = answer
+            bar.update()
+    plans = {values: found[position][0] for position, values in enumerate(combinations)}
+    table = pd.concat([found[position][1] for position in range(len(asked))], ignore_index=True)
     profile = gpu.id if isinstance(gpu, GpuProfile) else str(gpu)
     return Sweep(table[[*axes, *_columns(table, axes)]], plans, axes, launch, release, profile)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """One shape and what is varied on it: one dry run's worth of work, for another process, too."""
+
+    shape: dict[str, Any]
+    launch: Launch
+    """Without the flags of what is varied."""
+    varied: dict[str, list[Any]]
+    release: str
+    gpu: str | GpuProfile
+    model: str | Path | ModelFacts | None
+    gpus: int | None
+    calibration: Calibration | None
+    headroom_bytes: int
+
+
+def _here(asked: Sequence[_Shape]) -> Iterator[tuple[int, tuple[MemoryPlan, pd.DataFrame]]]:
+    return enumerate(map(_answered, asked))
+
+
+def _there(
+    scheduler: str, asked: Sequence[_Shape]
+) -> Iterator[tuple[int, tuple[MemoryPlan, pd.DataFrame]]]:
+    from casebook.runs import tasks  # brings what runs notebooks; few sweeps need it
+
+    with tasks.connection(scheduler) as client:
+        yield from tasks.over(client, _answered, asked, label=lambda one: f"the shape {one.shape}")
+
+
+def _answered(asked: _Shape) -> tuple[MemoryPlan, pd.DataFrame]:
+    """The plan of a shape, and its points."""
+    made = plan(
+        asked.launch,
+        asked.model,
+        asked.gpu,
+        asked.calibration,
+        release=asked.release,
+        gpus=asked.gpus,
+        headroom_bytes=asked.headroom_bytes,
+    )
+    effective = {axis: _effective(asked, axis) for axis in asked.varied}
+    points = pd.DataFrame(
+        list(itertools.product(*asked.varied.values())), columns=list(asked.varied), dtype=object
+    )
+    return made, _points(made, asked.shape, points, effective, asked.headroom_bytes)
 
 
 def _columns(table: pd.DataFrame, axes: Sequence[str]) -> list[str]:
@@ -135,24 +181,17 @@ def _check(grid: Mapping[str, Sequence[Any]]) -> None:
                 )
 
 
-def _effective(
-    launch: Launch,
-    axis: str,
-    values: Sequence[Any],
-    release: str,
-    gpu: str | GpuProfile,
-    model: str | Path | ModelFacts | None,
-    gpus: int | None,
-) -> dict[Any, Any]:
+def _effective(asked: _Shape, axis: str) -> dict[Any, Any]:
     """What SGLang makes of each value: it derives one that is left out, and rewrites some (AITER scales
     a fraction that was given)."""
+    values = asked.varied[axis]
     table = resolve_all(
-        launch,
-        {flag_name(axis, release): values},
-        release=release,
-        gpu=gpu if isinstance(gpu, str) else gpu.id,
-        model=model,
-        gpus=gpus,
+        asked.launch,
+        {flag_name(axis, asked.release): values},
+        release=asked.release,
+        gpu=asked.gpu if isinstance(asked.gpu, str) else asked.gpu.id,
+        model=asked.model,
+        gpus=asked.gpus,
         fields=[axis],
         progress=False,
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,31 +81,90 @@ def sweep(
     limits: Limits | None = None,
     capsule: Capsule | None = None,
     progress: bool = True,
+    scheduler: str = "",
 ) -> pd.DataFrame:
     """One row per point: its options, how the launch ends, and the final value of each of ``fields``.
 
     Each point runs isolated from the others; one that hangs or takes too much memory ends at its limit
-    and the sweep goes on. ``jobs`` defaults to the number of cores.
+    and the sweep goes on. ``jobs`` defaults to the number of cores. ``scheduler`` is the address of a
+    Dask scheduler whose workers resolve the points instead; a checkpoint or a capsule of your own must
+    then lie at the same path on each.
     """
     points = grid_launches(base, grid)
-    held = capsule or capsules.ensure(release)
-    profile = find_gpu(gpu)
-    device = profile.as_device(gpus or profile.devices_per_node)
-    stages = [set_stage(launch, model) for _, launch in points]
-    env = {k: v for k, v in Launch.of(base).env.items() if not is_reserved(k)}
-    warm_with = stages[0].launch.argv if stages else ()
-    worker = pool.worker(held, device, env, warm_with=warm_with)
-    requests = (
-        {"argv": list(s.launch.argv), "env": env, "cwd": str(Path.cwd()), "fields": list(fields)}
-        for s in stages
-    )
+    launches = [launch for _, launch in points]
+    asked = _Asked(tuple(fields), release, gpu, model, gpus, limits, capsule, launches[:1])
     rows: list[dict[str, Any]] = [{} for _ in points]
-    answers = worker.map("resolve", requests, limits, jobs or os.cpu_count() or 1)
-    for position, raw in tqdm(answers, total=len(points), unit="launch", disable=not progress):
-        point, launch = points[position]
-        rows[position] = {**point, **_row(stages[position].restore(raw), launch, fields)}
+    with tqdm(total=len(points), unit="launch", disable=not progress) as bar:
+        ends = (
+            _there(scheduler, asked, launches)
+            if scheduler
+            else _ends(asked, launches, jobs or os.cpu_count() or 1)
+        )
+        for position, row in ends:
+            rows[position] = {**points[position][0], **row}
+            bar.update()
     columns = [*grid, "outcome", "reason", *fields]
     return pd.DataFrame(rows, columns=list(dict.fromkeys(columns)))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is asked of each launch of a sweep; plain data, for another process."""
+
+    fields: tuple[str, ...]
+    release: str
+    gpu: str
+    model: str | Path | ModelFacts | None
+    gpus: int | None
+    limits: Limits | None
+    capsule: Capsule | None
+    first: Sequence[Launch]
+    """The sweep's first launch: a child imports what it takes once, before the others."""
+
+
+def _ends(
+    asked: _Asked, launches: Sequence[Launch], jobs: int
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """How each launch ends, with its position, in the order in which they end."""
+    held = asked.capsule or capsules.ensure(asked.release)
+    profile = find_gpu(asked.gpu)
+    device = profile.as_device(asked.gpus or profile.devices_per_node)
+    stages = [set_stage(launch, asked.model) for launch in launches]
+    warm_with = [set_stage(launch, asked.model).launch.argv for launch in asked.first]
+    env = {k: v for one in asked.first for k, v in one.env.items() if not is_reserved(k)}
+    worker = pool.worker(held, device, env, warm_with=warm_with[0] if warm_with else ())
+    requests = (
+        {
+            "argv": list(s.launch.argv),
+            "env": env,
+            "cwd": str(Path.cwd()),
+            "fields": list(asked.fields),
+        }
+        for s in stages
+    )
+    for position, raw in worker.map("resolve", requests, asked.limits, jobs):
+        answer = stages[position].restore(raw)
+        yield position, _row(answer, launches[position], asked.fields)
+
+
+def _there(
+    scheduler: str, asked: _Asked, launches: Sequence[Launch]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """As ``_ends``, in parts on the workers of a Dask cluster."""
+    from casebook.runs import tasks  # brings what runs notebooks; few sweeps need it
+
+    with tasks.connection(scheduler) as client:
+        parts = tasks.parts(range(len(launches)), client)
+        asking = [(asked, [launches[n] for n in part]) for part in parts]
+        label = f"a part of the sweep on SGLang {asked.release}"
+        for number, rows in tasks.over(client, _answered, asking, label=lambda _: label):
+            yield from zip(parts[number], rows, strict=True)
+
+
+def _answered(asking: tuple[_Asked, Sequence[Launch]]) -> list[dict[str, Any]]:
+    """The rows of one part, in its order."""
+    found = dict(_ends(*asking, jobs=1))
+    return [found[position] for position in range(len(found))]
 
 
 def _row(raw: dict[str, Any], launch: Launch, fields: Sequence[str]) -> dict[str, Any]:
