@@ -9,7 +9,8 @@ from scripts_from_hypothesis import run
 
 from casebook.launch.shell_state import state_for
 from casebook.launch.source import Source
-from casebook.launch.walk import Reading, walk
+from casebook.launch.invocation import Reading
+from casebook.launch.walk import walk
 
 TOKENS = [
     *"'\"$\\{}()[];\n|&<>`aA=@*#!?-+1x0%/~é😀\t ",

@@ -16,11 +16,11 @@ import pandas as pd
 
 from casebook.launch import Launch, Redactor
 from casebook.launch.analysis import Analysis
-from casebook.launch.expand import FieldText
+from casebook.launch.field_text import FieldText
 from casebook.launch.finding import Finding, Severity
+from casebook.launch.given import given
 from casebook.launch.live import LiveServer
 from casebook.launch.options import Options, options
-from casebook.launch.rules_words import given
 from casebook.launch.secrets import REDACTED, is_secret_name
 from casebook.launch.server_log import ServerLog
 from casebook.launch.source import Text

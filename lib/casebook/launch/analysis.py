@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 import pandas as pd
 
-from casebook.launch import rules_nested, rules_shell, rules_words, shebang
-from casebook.launch.expand import FieldText
+from casebook.launch import rules_nested, rules_shell, rules_surroundings, rules_words, shebang
+from casebook.launch.field_text import FieldText
 from casebook.launch.finding import Finding, Severity, picture, table
 from casebook.launch.model import Launch
 from casebook.launch.options import Options, options
@@ -144,9 +144,9 @@ def _suspicions(found: Found, accepts: Options, shell_rules: bool) -> Iterator[S
     for server in found.servers:
         yield from rules_words.suspicions(server, accepts, used)
     for invocation, _ in found.others:
-        yield from rules_words.overrides(invocation.words)
+        yield from rules_surroundings.overrides(invocation.words)
         if found.servers:
-            yield from rules_words.others(
+            yield from rules_surroundings.others(
                 invocation.name.rpartition("/")[2], invocation.words, accepts
             )
 

@@ -7,7 +7,7 @@ word is what lies between the expansions inside it, with the backslash rules of 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -246,3 +246,13 @@ def _ansi(text: Text, first: int, last: int, found: list[Unit]) -> None:
             position += 1
     if len(found) == before:
         found.append(Unit("", text.at[first], quoted=True, empty_quotes=True))
+
+
+def named(nodes: Sequence[Node]) -> list[Node]:
+    """Those that are more than punctuation."""
+    return [n for n in nodes if n.is_named]
+
+
+def source_of(text: Text, node: Node) -> str:
+    """The text of a node."""
+    return text.text[start(node) : end(node)]

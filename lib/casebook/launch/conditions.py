@@ -7,7 +7,8 @@ import re
 from tree_sitter import Node
 
 from casebook.launch.bash_tree import end, start
-from casebook.launch.expand import Expander, FieldText
+from casebook.launch.expand import Expander
+from casebook.launch.field_text import FieldText
 from casebook.launch.source import Text
 
 _NUMBERS = {"-eq": "==", "-ne": "!=", "-lt": "<", "-gt": ">", "-le": "<=", "-ge": ">="}

@@ -14,12 +14,12 @@ from packaging.version import Version
 
 from casebook.errors import LaunchError
 from casebook.launch.analysis import Analysis, conclude
-from casebook.launch.expand import FieldText
+from casebook.launch.field_text import FieldText
+from casebook.launch.invocation import Invocation
 from casebook.launch.options import Options, options
 from casebook.launch.source import Source, Text
 from casebook.launch.suspicion import Suspicion, error, warning
 from casebook.launch.through import Found, Server, Stage
-from casebook.launch.walk import Invocation
 from casebook.launch.yaml_text import Item, documents
 
 ALIAS_REPAIRED = Version("0.5.23")

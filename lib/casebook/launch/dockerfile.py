@@ -10,7 +10,7 @@ from dockerfile_parse import DockerfileParser  # type: ignore[import-untyped]
 
 from casebook.errors import LaunchError
 from casebook.launch.analysis import OUTSIDE, Analysis, conclude
-from casebook.launch.expand import FieldText
+from casebook.launch.field_text import FieldText
 from casebook.launch.manifests import bare_flags, bare_server, list_items
 from casebook.launch.options import options
 from casebook.launch.shell_state import State, Variable

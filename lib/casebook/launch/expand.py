@@ -15,54 +15,15 @@ from dataclasses import dataclass, replace
 from tree_sitter import Node
 
 from casebook.launch.bash_tree import Unit, end, opens, start, units
+from casebook.launch.braces import braces
+from casebook.launch.field_text import Empty, FieldText, Lookup, joined
 from casebook.launch.source import Text
 
 IFS = " \t\n"
+
 _HOME = "~ is the home directory of whoever runs it"
+
 _NAME = re.compile(r"([A-Za-z_]\w*|[0-9]+|[@*?$!#-])", re.ASCII)
-
-
-@dataclass(frozen=True)
-class Empty:
-    """A variable that was used and had no text."""
-
-    name: str
-    at: int
-    known: bool
-    """Whether the script itself set it to nothing (False: it may come from outside)."""
-    quoted: bool
-
-
-@dataclass(frozen=True)
-class FieldText:
-    """One argument as bash would pass it."""
-
-    value: Text
-    exact: bool = True
-    reason: str = ""
-    """Why it is not exact."""
-    variables: tuple[str, ...] = ()
-    """Variables whose values are part of it."""
-    quoted: bool = False
-    """Whether any part of it was quoted."""
-
-    @property
-    def text(self) -> str:
-        """Its characters."""
-        return self.value.text
-
-
-@dataclass(frozen=True)
-class Lookup:
-    """What a parameter's name stands for."""
-
-    fields: tuple[FieldText, ...] | None
-    """Its values (several for an array), or None if it is unset."""
-    certain: bool = True
-    reason: str = ""
-    known: bool = True
-    """Whether the script decides it; False if the surroundings may."""
-    array: bool = False
 
 
 @dataclass
@@ -366,20 +327,6 @@ class _Piece:
     """``"$@"`` and ``"${A[@]}"``: each value is a word of its own."""
 
 
-def joined(fields: Sequence[FieldText], by: str = "") -> FieldText:
-    """Several pieces as one field."""
-    if len(fields) == 1:
-        return fields[0]
-    inexact = next((f for f in fields if not f.exact), None)
-    return FieldText(
-        Text.join([f.value for f in fields], by),
-        exact=inexact is None,
-        reason=inexact.reason if inexact else "",
-        variables=tuple(dict.fromkeys(v for f in fields for v in f.variables)),
-        quoted=any(f.quoted for f in fields),
-    )
-
-
 def _inside(text: Text, node: Node) -> str:
     return text.text[opens(text, node) : end(node)]
 
@@ -431,88 +378,3 @@ def _overlooked(word: list[Unit]) -> bool:
         if sign and begins:
             return True
     return False
-
-
-# -- braces -----------------------------------------------------------------------------------
-
-_SEQUENCE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?")
-_LETTERS = re.compile(r"([A-Za-z])\.\.([A-Za-z])(?:\.\.(-?\d+))?")
-MAX_BRACES = 10_000
-
-
-def braces(word: list[Unit]) -> list[list[Unit]]:
-    """``{a,b}`` and ``{1..3}``, in quotes left alone."""
-    if not any(u.char == "{" and not u.quoted and u.expansion is None for u in word):
-        return [word]
-    position = 0
-    while position < len(word):
-        if _is(word[position], "{"):
-            close = _matching(word, position)
-            if close is not None:
-                options = _alternatives(word, position, close)
-                if options is not None:
-                    before, after = word[:position], braces(word[close + 1 :])
-                    found = [
-                        [*before, *option, *rest]
-                        for inner in options
-                        for option in braces(inner)
-                        for rest in after
-                    ]
-                    return found[:MAX_BRACES]
-        position += 1
-    return [word]
-
-
-def _is(unit: Unit, char: str) -> bool:
-    return unit.char == char and not unit.quoted and unit.expansion is None
-
-
-def _matching(word: list[Unit], position: int) -> int | None:
-    depth = 0
-    for number in range(position, len(word)):
-        if _is(word[number], "{"):
-            depth += 1
-        elif _is(word[number], "}"):
-            depth -= 1
-            if depth == 0:
-                return number
-    return None
-
-
-def _alternatives(word: list[Unit], first: int, last: int) -> list[list[Unit]] | None:
-    inner = word[first + 1 : last]
-    depth = 0
-    parts: list[list[Unit]] = []
-    current: list[Unit] = []
-    for unit in inner:
-        if _is(unit, "{"):
-            depth += 1
-        elif _is(unit, "}"):
-            depth -= 1
-        if depth == 0 and _is(unit, ","):
-            parts.append(current)
-            current = []
-        else:
-            current.append(unit)
-    if parts:
-        return [*parts, current]
-    if any(u.quoted or u.expansion is not None for u in inner):
-        return None
-    body, at = "".join(u.char for u in inner), word[first].at
-    if match := _SEQUENCE.fullmatch(body):
-        return [[Unit(c, at, quoted=False) for c in n] for n in _numbers(match)]
-    if match := _LETTERS.fullmatch(body):
-        low, high = ord(match[1]), ord(match[2])
-        step = abs(int(match[3] or 1)) or 1
-        codes = range(low, high + 1, step) if low <= high else range(low, high - 1, -step)
-        return [[Unit(chr(c), at, quoted=False)] for c in codes]
-    return None
-
-
-def _numbers(match: re.Match[str]) -> list[str]:
-    low, high = int(match[1]), int(match[2])
-    step = abs(int(match[3] or 1)) or 1
-    values = range(low, high + 1, step) if low <= high else range(low, high - 1, -step)
-    padded = any(re.match(r"-?0\d", match[i]) for i in (1, 2))
-    width = max(len(match[1]), len(match[2])) if padded else 0
-    return [f"{v:0{width}d}" for v in values[:MAX_BRACES]]

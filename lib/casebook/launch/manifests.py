@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from casebook.launch.analysis import Analysis, conclude
-from casebook.launch.expand import FieldText
+from casebook.launch.field_text import FieldText
+from casebook.launch.invocation import Invocation
 from casebook.launch.options import Options, options
 from casebook.launch.source import Source, Text
 from casebook.launch.suspicion import Suspicion, error
-from casebook.launch.through import SHELLS, Found, Server, Stage, follow_words
-from casebook.launch.walk import Invocation
+from casebook.launch.through import Found, Server, Stage, follow_words
 from casebook.launch.word_split import split
+from casebook.launch.wrappers import SHELLS
 from casebook.launch.yaml_text import Item, documents, maps
 
 _OUTSIDE = "the container's environment may set it"

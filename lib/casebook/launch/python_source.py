@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from casebook.errors import LaunchError
 from casebook.launch import shebang
 from casebook.launch.analysis import OUTSIDE, Analysis, conclude
-from casebook.launch.expand import FieldText
+from casebook.launch.field_text import FieldText
 from casebook.launch.manifests import list_items
 from casebook.launch.options import options
 from casebook.launch.shell_state import State

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from casebook.launch import rules_shell, shebang
 from casebook.launch.analysis import OUTSIDE, Analysis, conclude
-from casebook.launch.expand import FieldText
+from casebook.launch.field_text import FieldText
+from casebook.launch.invocation import Invocation, Reading
 from casebook.launch.options import options
 from casebook.launch.shell_sandbox import (
     Call,
@@ -23,8 +24,8 @@ from casebook.launch.shell_sandbox import (
 from casebook.launch.shell_state import State, state_for
 from casebook.launch.source import Source, Text
 from casebook.launch.suspicion import Suspicion, counted, note, warning
-from casebook.launch.through import SHELLS, Found, Stage, _pursue, _Way, follow
-from casebook.launch.walk import Invocation, Reading
+from casebook.launch.through import Found, Stage, follow, pursue
+from casebook.launch.wrappers import SHELLS, Way
 
 MAX_DEPTH = 4
 _OUTPUT_USED = ("$(", "`", "<(")
@@ -103,13 +104,13 @@ class _Run:
             if call.name in SHELLS and _ran_here(call):
                 continue  # its commands were recorded with it
             invocation = placed(call, self._candidates(text), text)
-            way = _Way(
+            way = Way(
                 list(invocation.words), dict(invocation.env), list(via), dict(invocation.unexported)
             )
             way.left.update(left or {})
             way.ended = ended
             state = State(outside="")
-            _pursue(
+            pursue(
                 way, invocation, outer or invocation, stages, self.found, {}, state, self._descend
             )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from casebook.launch.rules_words import ENVIRONMENT
+from casebook.launch.rules_surroundings import ENVIRONMENT
 from casebook.launch.suspicion import Suspicion, error, warning
 from casebook.launch.through import Found
 

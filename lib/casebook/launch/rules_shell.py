@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 from casebook.launch.bash_tree import end, start
+from casebook.launch.invocation import Invocation, Reading
 from casebook.launch.source import Text
 from casebook.launch.suspicion import Suspicion, counted, error, warning
-from casebook.launch.walk import Invocation, Reading
 
 _FLAG = re.compile(r"(?<![^\s\\])--?[A-Za-z][\w-]*")
 _BLANK_AFTER = re.compile(r"\\([ \t\u00a0]+)(#[^\n]*)?(?=\r?\n)")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from casebook.launch.expand import FieldText, Lookup
+from casebook.launch.field_text import FieldText, Lookup
 from casebook.launch.source import Text
 
 

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 from casebook.errors import LaunchError
 from casebook.launch.analysis import Analysis, conclude
-from casebook.launch.expand import FieldText
+from casebook.launch.field_text import FieldText
 from casebook.launch.options import options
 from casebook.launch.source import Source, Text
 from casebook.launch.suspicion import Suspicion, error, warning
-from casebook.launch.through import SHELLS, Found, follow_words
+from casebook.launch.through import Found, follow_words
 from casebook.launch.word_split import split
+from casebook.launch.wrappers import SHELLS
 
 _SETTING = re.compile(r"[ \t]*([A-Za-z]+)[ \t]*=[ \t]*")
 _SIGNS = frozenset({"|", "||", "&&", ">", ">>", "2>&1", "&", "<", "2>"})

@@ -4,7 +4,7 @@ quotes, no shell. ``shlex`` does the same but forgets where each word stood."""
 from __future__ import annotations
 
 from casebook.errors import LaunchError
-from casebook.launch.expand import FieldText
+from casebook.launch.field_text import FieldText
 from casebook.launch.source import Text
 
 
