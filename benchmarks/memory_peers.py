@@ -160,7 +160,7 @@ def compare(predict: Predict | None = None) -> pd.DataFrame:
                     "measured": truth[quantity],
                     "predicted": value,
                     "error_percent": error,
-                    "refused": answer.get("refused", ""),
+                    "refused": answer.get("refused", "").replace(f"{scratch}/", ""),
                 }
             )
     return pd.DataFrame(records)
