@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripts_from_hypothesis import run
 
+from casebook.launch.invocation import Reading
 from casebook.launch.shell_state import state_for
 from casebook.launch.source import Source
-from casebook.launch.invocation import Reading
 from casebook.launch.walk import walk
 
 TOKENS = [
