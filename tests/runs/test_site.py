@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import pandas as pd
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from casebook.errors import RunError
+from casebook.runs.cells import html_cells
 from casebook.runs.outcome import RunResult, State
 from casebook.runs.shown import shown_cases, shown_runs
 from casebook.runs.site import write_site
@@ -122,3 +124,12 @@ def test_an_index_of_many_runs_and_cases_stays_small(notebook: Path, tmp_path: P
 
 def test_an_empty_folder_has_an_index_that_says_so(tmp_path: Path) -> None:
     assert "There is nothing here yet" in write_site(tmp_path).read_text()
+
+
+def test_a_table_whose_index_spans_rows(tmp_path: Path) -> None:
+    index = pd.MultiIndex.from_tuples([("a", "x"), ("a", "y")], names=["one", "two"])
+    frame = pd.DataFrame({"figure": [1, 2]}, index=index).to_html()
+    cell = new_code_cell("frame", outputs=[new_output("display_data", {"text/html": frame})])
+    path = tmp_path / "spans.ipynb"
+    nbformat.write(new_notebook(cells=[cell]), path)
+    assert '<td class="number">2</td>' in (html_cells(path) or "")

@@ -65,7 +65,8 @@ def _table(found: re.Match[str]) -> str:
     if "dataframe" in text[:80]:
         soup = BeautifulSoup(text, "html.parser")
         rows = [row.find_all(["th", "td"], recursive=False) for row in soup.find_all("tr")]
-        for column in range(max(map(len, rows), default=0)):
+        # Where an index spans rows, only those as long as the last one are alike.
+        for column in range(len(rows[-1]) if rows else 0):
             cells = [row[column] for row in rows if len(row) == len(rows[-1])]
             values = [c.get_text(strip=True) for c in cells if c.name == "td"]
             if values and all(map(_NUMBER.fullmatch, values)):
