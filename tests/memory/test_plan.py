@@ -108,11 +108,10 @@ def test_what_is_no_grid() -> None:
         sweep(INCIDENT, {"max_running_requests": ["many"]}, progress=False)
 
 
-@pytest.mark.slow
 def test_recommendations_are_proved() -> None:
-    found = recommend(
-        "Qwen/Qwen3.6-27B", concurrency=48, context=8192, speculative="NEXTN", progress=False
-    )
+    """Notebook 05 asks for the incident's model; a small one is constructed sooner."""
+    asked = {"concurrency": 16, "context": 4096, "speculative": "NEXTN"}
+    found = recommend("Qwen/Qwen3.5-4B", progress=False, **asked)
     assert found.best is not None
     assert found.best.name == "extra_buffer"
     for option in found.options:
@@ -120,12 +119,12 @@ def test_recommendations_are_proved() -> None:
         if option.works:
             assert option.made is not None
             assert option.made.verdict == "starts"
-            assert (option.made.requests or 0) >= 48
-            assert (option.made.tokens or 0) >= 48 * 8192
+            assert (option.made.requests or 0) >= 16
+            assert (option.made.tokens or 0) >= 16 * 4096
             assert trace(option.made.launch).outcome.starts
     assert len(found.table()) == len(found.options)
     with pytest.raises(MemoryPlanError, match="concurrency must be at least 1"):
-        recommend("Qwen/Qwen3.6-27B", concurrency=0, context=1)
+        recommend("Qwen/Qwen3.5-4B", concurrency=0, context=1)
 
 
 def test_shown(incident: MemoryPlan) -> None:
@@ -151,12 +150,11 @@ def test_the_command() -> None:
 
 
 def test_slots_by_strategy() -> None:
-    table = strategies(QWEN, release="0.5.13").set_index(["strategy", "overlap", "radix_cache"])
-    slots = table["slots_per_request"]
-    assert slots["no_buffer", True, True] is pd.NA or slots["no_buffer", True, True] == 3
+    table = strategies(f"{QWEN} --speculative-algorithm NEXTN")
+    table = table.set_index(["strategy", "overlap", "radix_cache"])
+    slots, refusals = table["slots_per_request"], table["refusal"]
     assert slots["extra_buffer", True, True] == 5
     assert slots["extra_buffer", False, True] == 4
-    assert slots["extra_buffer_lazy", True, True] == 4
     assert slots["(no cache)", True, False] == 1
-    refused = table[table["slots_per_request"].isna()]
-    assert (refused["refusal"] != "").all()
+    assert pd.isna(slots["no_buffer", True, True])
+    assert "not compatible with radix cache" in refusals["no_buffer", True, True]
