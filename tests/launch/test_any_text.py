@@ -63,6 +63,8 @@ def test_what_once_broke_it(text: str) -> None:
         ('ARR=(\\  a\\ )\nrec "${ARR[@]}"', [[" ", "a "]]),
         ('for A in \\ \\;; do\nrec "$A"\ndone', [[" ;"]]),
         ("set -- one two\nrec $12 $1_a", [["one2", "one_a"]]),
+        ("rec \\\n  \\ \nrec a", [[" "], ["a"]]),
+        ("rec a \\\n  \\ \\\n \\ b\nrec c", [["a", " ", " b"], ["c"]]),
     ],
 )
 def test_as_bash_reads_it(text: str, words: list[list[str]], tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -15,6 +15,7 @@ from casebook.launch.invocation import BUILTINS, Invocation, Redirect
 from casebook.launch.shell_state import State
 from casebook.launch.source import Text
 from casebook.launch.walk_words import WordReader
+from casebook.launch.word_groups import line_end
 
 MAX_STEPS = 50_000
 
@@ -134,8 +135,9 @@ class CommandReader(WordReader):
         last: int,
     ) -> FieldText | None:
         expander = self.expander(state)
-        line = text.text.find("\n", end(nodes[-1])) if nodes else -1
-        words = self.words(text, nodes, expander, until=line if line >= 0 else len(text))
+        words = self.words(
+            text, nodes, expander, until=line_end(text, end(nodes[-1]) if nodes else 0)
+        )
         if not words:
             for name, value in prefix.items():
                 state.assign(name, [value])

@@ -52,6 +52,16 @@ def word_groups(
     return groups
 
 
+def line_end(text: Text, position: int) -> int:
+    """Where the logical line that holds ``position`` ends: a newline behind a backslash does not end it."""
+    while (newline := text.text.find("\n", position)) >= 0:
+        before = text.text[:newline]
+        if (len(before) - len(before.rstrip("\\"))) % 2 == 0:
+            return newline
+        position = newline + 1
+    return len(text)
+
+
 def _skipped(text: Text, groups: list[WordGroup], after: int | None, until: int) -> None:
     position = groups[-1].last if groups else after
     if position is None:
