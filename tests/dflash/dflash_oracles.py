@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filelock import FileLock
 
 from casebook.capsule.uvtool import find_uv
+from casebook.dflash.apart import installed_apart
+from casebook.errors import CapsuleError
 from casebook.paths import cache_dir
 
 WANTED = {"specforge": "specforge==0.2.0", "dflash": "dflash==0.1.0"}
@@ -18,28 +19,11 @@ WANTED = {"specforge": "specforge==0.2.0", "dflash": "dflash==0.1.0"}
 
 def folder(name: str) -> Path:
     """Where an oracle lies; installed without its dependencies on first use, or the test is skipped."""
-    import subprocess
-
-    home = cache_dir() / "oracles"
-    home.mkdir(exist_ok=True)
-    target = home / WANTED[name].replace("==", "-")
-    with FileLock(home / f"{name}.lock"):
-        if not (target / name).is_dir():
-            command = [
-                str(find_uv()),
-                "pip",
-                "install",
-                "--quiet",
-                "--no-deps",
-                "--python",
-                sys.executable,
-            ]
-            done = subprocess.run(
-                [*command, "--target", str(target), WANTED[name]], capture_output=True, text=True
-            )
-            if done.returncode:
-                pytest.skip(f"{WANTED[name]} cannot be installed here: {done.stderr[-200:]}")
-    return target
+    find_uv()  # a lab without uv is broken, and no reason to skip
+    try:
+        return installed_apart(WANTED[name], cache_dir() / "oracles", name)
+    except CapsuleError as error:
+        pytest.skip(str(error))
 
 
 def zlab() -> Any:

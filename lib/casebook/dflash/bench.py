@@ -112,8 +112,6 @@ class Pipeline:
     tau: Callable[[Generation], float] = tau_of
     resume: Callable[[Trainer, Path], None] = resume
     launch: Launch = field(default_factory=lambda: Launch(context_length=256))
-    serve_mask_id: int | None = None
-    """The mask id the server uses; None is the exported configuration's."""
     patch: Callable[[], AbstractContextManager[Any]] = nullcontext
     """Entered around every check; a fault uses it to break a function of a module."""
 
@@ -290,9 +288,7 @@ class Bench:
         """
         directory = self.exported()
         served = self._as_served(directory)
-        proposer = DrafterProposer(
-            served, self.target, self.pipeline.launch.draft_tokens, self.pipeline.serve_mask_id
-        )
+        proposer = DrafterProposer(served, self.target, self.pipeline.launch.draft_tokens)
         prompt = self.prompt(self.seed)
         return generate(
             self.target,

@@ -36,18 +36,9 @@ class Proposer(Protocol):
 class DrafterProposer:
     """A drafter over its own cache of projected context."""
 
-    def __init__(
-        self,
-        drafter: Drafter,
-        target: HFTarget,
-        block_size: int | None = None,
-        mask_token_id: int | None = None,
-    ) -> None:
+    def __init__(self, drafter: Drafter, target: HFTarget, block_size: int | None = None) -> None:
         self.drafter, self.target = drafter, target
         self.block_size = block_size or drafter.config.block_size
-        self.mask_token_id = (
-            drafter.config.mask_token_id if mask_token_id is None else mask_token_id
-        )
         self.cache: list[LayerCache] | None = None
 
     @torch.no_grad()
@@ -60,7 +51,8 @@ class DrafterProposer:
         """One pass of the drafter over ``[last, MASK, ...]``; greedy choice of slots 1..B-1."""
         assert self.cache is not None
         device = self.cache[0][0].device
-        block = torch.full((1, self.block_size), self.mask_token_id, device=device)
+        mask_id = self.drafter.config.mask_token_id
+        block = torch.full((1, self.block_size), mask_id, device=device)
         block[0, 0] = last
         embedded = self.target.embedding(block).to(self.drafter.fc.weight.dtype)
         out = self.drafter.draft(embedded, self.cache)[0, 1:]

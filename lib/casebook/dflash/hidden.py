@@ -25,6 +25,7 @@ from casebook.dflash.config import DrafterConfig
 from casebook.dflash.errors import DrafterError, StoreError
 from casebook.dflash.feed import capture_batch
 from casebook.dflash.target import HiddenSource
+from casebook.runs.files import write_json
 
 MANIFEST = "hidden.json"
 
@@ -217,11 +218,7 @@ def _begun(out: Path, identity: dict[str, Any]) -> list[Shard]:
 
 
 def _write_manifest(out: Path, identity: dict[str, Any], shards: Sequence[Shard]) -> None:
-    partial = out / (MANIFEST + ".partial")
-    partial.write_text(
-        json.dumps({"identity": identity, "shards": [asdict(s) for s in shards]}), "utf-8"
-    )
-    partial.replace(out / MANIFEST)
+    write_json(out / MANIFEST, {"identity": identity, "shards": [asdict(s) for s in shards]})
 
 
 def _digest(samples: Sequence[Sample]) -> str:

