@@ -30,14 +30,13 @@ def heredoc(text: Text, node: Node, expander: Expander) -> FieldText | None:
     if raw:
         found = FieldText(text.cut(first, last), quoted=True)
     else:
-        found = _expanded(text, first, last, body, expander)
+        found = _expanded(text, first, last, expander)
     return replace(found, value=_without_tabs(found.value)) if strip else found
 
 
-def _expanded(text: Text, first: int, last: int, body: Node, expander: Expander) -> FieldText:
+def _expanded(text: Text, first: int, last: int, expander: Expander) -> FieldText:
     # The grammar loses expansions behind a backslash in a here-document. Read as one double-quoted
     # word, with the quotes in it made plain letters, it does not.
-    del body
     raw = text.text[first:last]
     shell = parse(': "' + raw.replace('"', "\ue00e") + '"')
     text = Text(': "' + raw + '"', [NOWHERE] * 3 + list(text.at[first:last]) + [NOWHERE])

@@ -28,7 +28,6 @@ from casebook.launch.through import Found, Stage, follow, pursue
 from casebook.launch.wrappers import SHELLS, Way
 
 MAX_DEPTH = 4
-_OUTPUT_USED = ("$(", "`", "<(")
 
 
 def read_recorded(
@@ -59,7 +58,7 @@ def read_recorded(
         static.notes.append(f"{error} The script was read without running it.")
         return conclude(source, "bash script", static, options(release), extra)
     run.found.readings = static.readings
-    extra += [*_complaints(run, source), *_replaced(run)]
+    extra += [*_complaints(run), *_replaced(run)]
     return conclude(source, "bash script, run in the sandbox", run.found, options(release), extra)
 
 
@@ -199,7 +198,7 @@ def placed(call: Call, candidates: Sequence[Invocation], text: Text) -> Invocati
     )
 
 
-def _complaints(run: _Run, source: Source) -> Iterator[Suspicion]:
+def _complaints(run: _Run) -> Iterator[Suspicion]:
     for text, recording in run.recordings:
         begin = text.start if len(text) else 0
         if recording.stopped:
@@ -228,7 +227,6 @@ def _complaints(run: _Run, source: Source) -> Iterator[Suspicion]:
                 "what the line was to do did not happen in the sandbox",
                 "see whether the line works where the server starts",
             )
-    del source
 
 
 def _stand_ins(recording: Recording, begin: int) -> Iterator[Suspicion]:
@@ -285,9 +283,4 @@ def _replaced(run: _Run) -> Iterator[Suspicion]:
         )
 
 
-def describe(recording: Recording) -> str:
-    """One line on a run."""
-    return f"{len(recording.calls)} commands in {recording.rounds} runs{f', stopped: {recording.stopped}' if recording.stopped else ''}"
-
-
-__all__ = ["describe", "placed", "read_recorded"]
+__all__ = ["placed", "read_recorded"]

@@ -118,9 +118,7 @@ def in_front(server: Server, options: Options, where: Where) -> Iterator[Suspici
     for word in (*server.before_entry, *server.entry):
         name = word.text.partition("=")[0]
         if name in options.by_name and len(name) > 6 and name not in COMMON_NAMES:
-            yield _wrong_process(
-                word, name, server.via[-1] if server.via else "python", where(word)
-            )
+            yield _wrong_process(name, server.via[-1] if server.via else "python", where(word))
 
 
 COMMON_NAMES = frozenset(
@@ -176,8 +174,7 @@ FILTERS = frozenset(
 )
 
 
-def _wrong_process(word: FieldText, name: str, process: str, at: tuple[int, int]) -> Suspicion:
-    del word
+def _wrong_process(name: str, process: str, at: tuple[int, int]) -> Suspicion:
     return error(
         "flag-to-wrong-process",
         at,
@@ -197,7 +194,7 @@ def others(name: str, words: Sequence[FieldText], options: Options) -> Iterator[
         if flag in options.by_name and len(flag) > 6 and flag not in ("--help", "--version"):
             at = (word.value.start, word.value.end)
             if at[0] >= 0:
-                yield _wrong_process(word, flag, name, at)
+                yield _wrong_process(flag, name, at)
 
 
 _OVERRIDE = re.compile(r"\+{0,2}(?:\w+\.)*engine_kwargs\.sglang\.(\w+)=(?i:false)")

@@ -32,7 +32,7 @@ def suspicions(server: Server, options: Options, used: frozenset[str]) -> Iterat
     yield from _duplicates(options_given, where)
     yield from _names(options_given, options, where)
     yield from _switch_values(server, options, where)
-    yield from _config_form(options_given, server, where)
+    yield from _config_form(options_given, where)
     yield from empty_variables(server, options)
     yield from not_expanded(server, where)
     yield from environment(server, where, used)
@@ -153,9 +153,7 @@ def _switch_values(server: Server, options: Options, where: Where) -> Iterator[S
             )
 
 
-def _config_form(
-    options_given: Sequence[Given], server: Server, where: Where
-) -> Iterator[Suspicion]:
+def _config_form(options_given: Sequence[Given], where: Where) -> Iterator[Suspicion]:
     for one in options_given:
         if one.name != "--config":
             continue
@@ -177,4 +175,3 @@ def _config_form(
                 "name the file",
                 ("--config",),
             )
-    del server

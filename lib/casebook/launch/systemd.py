@@ -17,7 +17,6 @@ from casebook.launch.wrappers import SHELLS
 
 _SETTING = re.compile(r"[ \t]*([A-Za-z]+)[ \t]*=[ \t]*")
 _SIGNS = frozenset({"|", "||", "&&", ">", ">>", "2>&1", "&", "<", "2>"})
-_VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
 
 
 def settings(source: Source) -> Iterator[tuple[str, str, Text]]:

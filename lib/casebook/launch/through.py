@@ -7,7 +7,7 @@ one level of quotes did to a flag.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from casebook.launch.command import entry_length
@@ -200,10 +200,3 @@ def _own_stdin(name: str, inner: Invocation, content: FieldText) -> FieldText | 
     if inner.stdin is None or content.value is inner.stdin.value:
         return None
     return inner.stdin if name == "ssh" or name in SHELLS else None
-
-
-def walk_all(found: Found) -> Iterator[tuple[tuple[Stage, ...], Invocation]]:
-    """Every command of every text, outermost first."""
-    for stages, reading in found.readings:
-        for invocation in reading.invocations:
-            yield stages, invocation

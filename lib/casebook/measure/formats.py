@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from casebook.measure.lines import Message
-from casebook.measure.model import GIB, LOG_STEP, Reading
+from casebook.measure.model import GIB, Reading
 
 _SIZE = r"(-?\d{1,9}\.\d{1,4}) ?GB"
 _COUNT = r"(-?\d{1,15})"
@@ -254,5 +254,3 @@ _READERS: tuple[tuple[str, Callable[[Message, str], Event | None]], ...] = (
     ("larger than the profiled value", _cap_tokens),
     ("fired up and ready", _plain("ready")),
 )
-
-__all__ = ["LOG_STEP", "Event", "read_event", "size"]

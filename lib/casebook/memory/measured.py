@@ -38,7 +38,6 @@ COUNTS = {"state_slots": "--max-mamba-cache-size", "kv_tokens": "--max-total-tok
 WITH_LOAD, WITHOUT_LOAD = 1.0, 4.0
 """Per cent that slots, tokens and requests may be off: where the log gives the memory behind the
 weights, and where it does not."""
-_HALVES = ("k", "v", "draft_k", "draft_v")
 
 COLUMNS = (
     "row", "check", "component", "unit", "predicted", "measured", "difference", "percent",
