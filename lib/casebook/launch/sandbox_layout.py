@@ -60,6 +60,9 @@ USUAL = (
 
 _CLOSED = ("/.casebook", "/proc", "/dev", "/etc", "/root", "/lib")
 
+HOME = "/home/user"
+"""The home of the sandbox's own user; no path of this machine."""
+
 LINKS = {
     "/usr/local/bin": "/bin",
     "/usr/bin": "/bin",
@@ -67,7 +70,7 @@ LINKS = {
     "/sbin": "/bin",
     "/tmp": "/scratch",
     "/var/tmp": "/scratch",
-    "/home/user": "/scratch",
+    HOME: "/scratch",
 }
 """Folders of the sandbox that are links to another: nothing can be mounted below a link."""
 

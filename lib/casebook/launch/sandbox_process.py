@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 
 from casebook.launch.sandbox_calls import Call, calls_in
-from casebook.launch.sandbox_layout import LINKS
+from casebook.launch.sandbox_layout import HOME, LINKS
 
 RECORDER = Path(__file__).with_name("recorder.sh")
 
@@ -179,7 +179,7 @@ def _bubblewrap(
             command += ["--symlink", "/scratch/.sink", path]
     given = {
         "PATH": "/bin",
-        "HOME": "/home/user",
+        "HOME": HOME,
         "USER": "user",
         "TMPDIR": "/scratch",
         "LC_ALL": "C",
