@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from casebook.launch.source import Text
 
@@ -36,6 +36,10 @@ class FieldText:
     def text(self) -> str:
         """Its characters."""
         return self.value.text
+
+    def behind(self, first: int) -> FieldText:
+        """What follows its first ``first`` characters: the value of ``NAME=value``."""
+        return replace(self, value=self.value.cut(first, len(self.value)))
 
 
 @dataclass(frozen=True)

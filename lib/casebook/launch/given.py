@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from casebook.launch.field_text import FieldText
 from casebook.launch.options import Option, Options
@@ -36,7 +36,7 @@ def given(server_words: Sequence[FieldText], options: Options) -> list[Given]:
         option = options.resolve(name)
         values: list[FieldText] = []
         if equals:
-            values.append(_behind_equals(word, len(name) + 1))
+            values.append(word.behind(len(name) + 1))
         else:
             limit = {"none": 0, "one": 1, "optional": 1, "many": 10_000}.get(
                 option.takes if option else "one", 1
@@ -48,10 +48,6 @@ def given(server_words: Sequence[FieldText], options: Options) -> list[Given]:
                 position += 1
         found.append(Given(name, option, word, tuple(values), bool(equals)))
     return found
-
-
-def _behind_equals(word: FieldText, first: int) -> FieldText:
-    return replace(word, value=word.value.cut(first, len(word.value)))
 
 
 class Where:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from casebook.launch.field_text import FieldText, joined
 from casebook.launch.invocation import Invocation
@@ -41,7 +40,7 @@ def _after(words: Sequence[FieldText], options: Iterable[str]) -> FieldText | No
             if word.text == option and number + 1 < len(words):
                 return words[number + 1]
             if option.startswith("--") and word.text.startswith(f"{option}="):
-                return replace(word, value=word.value.cut(len(option) + 1, len(word.value)))
+                return word.behind(len(option) + 1)
     return None
 
 

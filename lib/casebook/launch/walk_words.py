@@ -132,8 +132,7 @@ class WordReader(ABC):
     def _declare_text(one: FieldText, state: State, export: bool | None) -> None:
         name, equals, _ = one.text.partition("=")
         if equals and name.isidentifier():
-            value = replace(one, value=one.value.cut(len(name) + 1, len(one.value)))
-            state.assign(name, [value], export=export)
+            state.assign(name, [one.behind(len(name) + 1)], export=export)
         elif export is not None:
             state.mark_exported(one.text, export)
 

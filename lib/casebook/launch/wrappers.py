@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from casebook.launch.field_text import FieldText
 
@@ -125,7 +125,7 @@ def take_assignments(way: Way) -> None:
     while way.words and _ASSIGNMENT.match(way.words[0].text):
         word = way.words.pop(0)
         name, _, _ = word.text.partition("=")
-        way.env[name] = replace(word, value=word.value.cut(len(name) + 1, len(word.value)))
+        way.env[name] = word.behind(len(name) + 1)
 
 
 def module_of(way: Way) -> int:
@@ -160,9 +160,7 @@ def unwrap(way: Way, name: str) -> bool:
     for word in own:
         if name in ("env", "sudo", "doas") and _ASSIGNMENT.match(word.text):
             variable = word.text.partition("=")[0]
-            way.env[variable] = replace(
-                word, value=word.value.cut(len(variable) + 1, len(word.value))
-            )
+            way.env[variable] = word.behind(len(variable) + 1)
     way.words = rest[start:]
     return True
 
@@ -217,14 +215,14 @@ def _container_env(
         elif word.text in ("-e", "--env"):
             waiting = True
         elif word.text.startswith("--env="):
-            value = replace(word, value=word.value.cut(6, len(word.value)))
+            value = word.behind(6)
         elif re.match(r"-e[A-Za-z_]", word.text):
-            value = replace(word, value=word.value.cut(2, len(word.value)))
+            value = word.behind(2)
         if value is None:
             continue
         name, equals, _ = value.text.partition("=")
         if equals:
-            given[name] = replace(value, value=value.value.cut(len(name) + 1, len(value.value)))
+            given[name] = value.behind(len(name) + 1)
         elif name in outer:
             given[name] = outer[name]
     return given
