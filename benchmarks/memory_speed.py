@@ -11,8 +11,9 @@ import time
 
 import numpy as np
 
+from casebook.catalog.gpus import GIB
 from casebook.memory.closed_form import Knobs, size
-from casebook.memory.dry_run import GIB, Device, Sizer
+from casebook.memory.dry_run import Device, Sizer
 
 POINTS = 1_000_000
 LAUNCH = (

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 import pytest
 
 from casebook.capsule import store
+from casebook.catalog.gpus import GIB
 from casebook.measure import Measurement, read_log
 from casebook.measure.fit import measured_ledger
-from casebook.memory.dry_run import GIB, Device, DryRun, Sizer
+from casebook.memory.dry_run import Device, DryRun, Sizer
 
 pytestmark = pytest.mark.capsule
 

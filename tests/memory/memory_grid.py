@@ -9,11 +9,12 @@ from typing import Any
 
 from packaging.version import Version
 
+from casebook.catalog.gpus import GIB
 from casebook.launch import Launch
 from casebook.memory import closed_form
-from casebook.memory.dry_run import GIB, Device, DryRun, Sizer
+from casebook.memory.dry_run import Device, DryRun, Sizer
 from casebook.memory.facts import RankFacts, state_path
-from casebook.memory.plan import knobs_of
+from casebook.memory.plan import SIZING_ERRORS, knobs_of
 from casebook.memory.sweep import flag_name
 
 QWEN = "Qwen/Qwen3.6-27B"
@@ -139,20 +140,12 @@ def _category(outcome: str) -> str:
     return "out of memory" if outcome.startswith("out of memory") else outcome
 
 
-_REFUSALS = {
-    "Not enough GPU memory for hybrid": "no state slot fits",
-    "Loaded weights leave no": "weights leave nothing",
-    "Not enough memory": "not enough memory",
-    "too small to serve": "no request fits",
-}
-
-
 def _of_dry_run(run: DryRun) -> dict[str, Any]:
     """What the release's own code made of a point, by the closed form's names."""
     if run.raw.get("refused"):
         return {"outcome": "out of memory"}
     if run.outcome != "resolved":
-        for text, name in _REFUSALS.items():
+        for text, name in SIZING_ERRORS.items():
             if text in run.message:
                 return {"outcome": name}
         return {"outcome": f"{run.raw['outcome'].get('type')}: {run.message[:200]}"}

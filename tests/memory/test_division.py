@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from casebook.catalog.gpus import GIB
 from casebook.errors import MemoryPlanError
 from casebook.memory import closed_form
-from casebook.memory.closed_form import GIB, UNSET, Knobs, footprint, size
+from casebook.memory.closed_form import UNSET, Knobs, footprint, size
 from casebook.memory.facts import RankFacts, StateFacts
 from casebook.memory.rules import rules_of
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from casebook.catalog.gpus import GIB
+from casebook.catalog.models import model
 from casebook.errors import MemoryPlanError
-from casebook.memory.dry_run import GIB, Device, Sizer, dry_run
+from casebook.memory.dry_run import Device, Sizer, dry_run
 from casebook.memory.facts import state_path
 
 pytestmark = pytest.mark.capsule
@@ -85,3 +90,13 @@ def test_a_pipeline_stage_has_its_own_layers() -> None:
 def test_asking_twice_is_the_same_answer() -> None:
     sizer = Sizer("0.5.11")
     assert sizer.run(QWEN, B200) is sizer.run(QWEN, B200)
+
+
+def test_a_checkpoint_that_changed_is_asked_again(tmp_path: Path) -> None:
+    config = model("Qwen/Qwen3.6-27B").config()
+    slots = []
+    for dtype in ("float32", "bfloat16"):
+        config["text_config"]["mamba_ssm_dtype"] = dtype
+        (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
+        slots.append(dry_run(["--model-path", str(tmp_path)]).facts.slot_bytes)
+    assert slots == [153_944_064, 153_944_064 - 150_994_944 // 2]

@@ -6,13 +6,13 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+from casebook.catalog.gpus import GIB
 from casebook.cli import cli
 from casebook.errors import MemoryPlanError
 from casebook.launch import Launch
 from casebook.measure import Calibration
 from casebook.memory import plan, recommend, strategies, sweep
 from casebook.memory.commands import text
-from casebook.memory.dry_run import GIB
 from casebook.memory.form import ledger_html
 from casebook.memory.pictures import frontier, ledger_bars
 from casebook.memory.plan import MemoryPlan
@@ -47,6 +47,16 @@ def test_the_slots_bound_the_requests(incident: MemoryPlan) -> None:
 
 def test_a_trail_can_be_planned(incident: MemoryPlan) -> None:
     assert plan(trace(INCIDENT)).tokens == incident.tokens
+
+
+def test_a_trail_brings_its_gpu_release_and_model() -> None:
+    trail = trace(f"{QWEN} --tp-size 2", release="0.5.11", gpu="H200")
+    made = plan(trail)
+    assert (made.gpu, made.release) == ("H200", "0.5.11")
+    elsewhere = trace(
+        "--model-path /models/other --tp-size 2", model="Qwen/Qwen3.6-27B", gpu="H200"
+    )
+    assert plan(elsewhere).tokens == made.tokens
 
 
 def test_ways_to_fail() -> None:

@@ -3,7 +3,6 @@
 from casebook.memory.dry_run import Device, DryRun, Sizer, dry_run
 from casebook.memory.plan import Entry, MemoryPlan, plan
 from casebook.memory.recommend import Option, Recommendation, recommend
-from casebook.memory.state import StateSlot, gdn_slot
 from casebook.memory.strategies import strategies
 from casebook.memory.sweep import Sweep, sweep
 
@@ -15,10 +14,8 @@ __all__ = [
     "Option",
     "Recommendation",
     "Sizer",
-    "StateSlot",
     "Sweep",
     "dry_run",
-    "gdn_slot",
     "plan",
     "recommend",
     "strategies",

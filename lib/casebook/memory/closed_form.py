@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from casebook.catalog.gpus import GIB
 from casebook.memory.facts import RankFacts
 from casebook.memory.rules import Rules, rules_of
 
-GIB = 1 << 30
 UNSET = -1
 """A limit that was not given."""
+# As the child counts them (casebook_inside.sizing.counter), which imports nothing from here.
 GRANULE = 2 << 20  # the driver hands out memory in pieces of 2 MiB
 LARGE = 10 << 20  # the caching allocator rounds requests from here on to the granule
 
@@ -39,6 +40,7 @@ OUTCOMES = (
 """What becomes of a launch up to the end of its pools; ``Sizes.outcome`` is an index into it."""
 LIMITS = ("--max-running-requests", "state slots", "KV cache", "estimate")
 """What bounds the requests; ``Sizes.limit`` is an index into it."""
+_FLAG, _SLOTS, _KV, _ESTIMATE = range(len(LIMITS))
 
 Numbers = npt.NDArray[Any]
 
@@ -223,17 +225,18 @@ def _requests(
     half = tokens // 2
     if old:
         found = np.where(limited, k.requests, estimate)
-        limit = np.where(limited, 0, 3)
+        limit = np.where(limited, _FLAG, _ESTIMATE)
     elif rules.requests == "flag or estimate":
         found = np.where(limited, np.minimum(wanted, estimate), np.minimum(estimate, half))
-        limit = np.where(limited & (wanted <= estimate), 0, np.where(half < estimate, 2, 3))
+        by_memory = np.where(half < estimate, _KV, _ESTIMATE)
+        limit = np.where(limited & (wanted <= estimate), _FLAG, by_memory)
     else:
         found = np.minimum(np.where(limited, wanted, estimate), half)
-        limit = np.where(found == half, 2, np.where(limited, 0, 3))
-        limit = np.where(limited & (wanted <= half), 0, limit)
+        limit = np.where(found == half, _KV, np.where(limited, _FLAG, _ESTIMATE))
+        limit = np.where(limited & (wanted <= half), _FLAG, limit)
     if facts.state is not None:
         by_slots = slots // facts.slots_per_request
-        limit = np.where(by_slots < found, 1, limit)
+        limit = np.where(by_slots < found, _SLOTS, limit)
         found = np.minimum(found, by_slots)
     table = found
     if old:
@@ -241,7 +244,7 @@ def _requests(
             table = np.minimum(found, wanted) if facts.draft_tokens else found
         # The runner takes the smaller of this and half the tokens when no limit is given.
         found = np.where(limited, np.minimum(table, wanted), np.minimum(table, half))
-        limit = np.where(~limited & (half < table), 2, limit)
+        limit = np.where(~limited & (half < table), _KV, limit)
     return found, limit.astype(np.int8), table
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
+from casebook.catalog.gpus import GIB
 from casebook.launch import Launch
-from casebook.memory.dry_run import GIB
 from casebook.memory.plan import HEADROOM_BYTES, MemoryPlan, plan
 from casebook.memory.units import parse_bytes
 

@@ -15,13 +15,12 @@ from casebook.catalog.gpus import gpu as find_gpu
 from casebook.catalog.models import ModelFacts
 from casebook.errors import MemoryPlanError
 from casebook.launch import Launch
-from casebook.memory.facts import RankFacts, state_path
+from casebook.memory.facts import RankFacts, kv_buffers, state_path
 from casebook.resolution import pool
 from casebook.resolution.trace import set_stage
 from casebook.sandbox import Limits
 from casebook.sandbox.boot import is_reserved
 
-GIB = 1 << 30
 UNLIMITED_BYTES = 1 << 44
 """A device that nothing fills: what a dry run is given when only its facts are wanted."""
 
@@ -40,6 +39,8 @@ _KEEP = 256
 
 
 def _remember(key: str, run: DryRun) -> None:
+    if run.outcome not in ("resolved", "raised", "exit"):
+        return  # it ran out of time or was stopped: no answer of SGLang's
     while len(_KNOWN) >= _KEEP:
         _KNOWN.pop(next(iter(_KNOWN)))
     _KNOWN[key] = run
@@ -119,13 +120,7 @@ class DryRun:
         found = {name: pools[path] for name, path in _PARTS.items() if path in pools}
         if state_path("intermediate_conv_window") in pools:
             found.setdefault("intermediate_conv", pools[state_path("intermediate_conv_window")])
-        rows = int(self.raw.get(of, {}).get("max_total_num_tokens") or 0)
-        keys_and_values = (
-            size
-            for path, size in pools.items()
-            if path.startswith("token_to_kv_pool.") and size >= rows
-        )
-        found["kv"] = sum(keys_and_values)
+        found["kv"] = sum(int(entry["bytes"]) for entry in kv_buffers(self.raw[of]))
         return found
 
     @cached_property
@@ -181,55 +176,55 @@ class Sizer:
         pp_rank: int = 0,
         jobs: int = 1,
     ) -> list[DryRun]:
-        """Size many, ``jobs`` at a time, in their order."""
+        """Size many, ``jobs`` at a time, in their order. All must agree in their environment."""
         held = list(points)
-        keys = [self._key(launch, device, model, pp_rank) for launch, device in held]
-        missing = [i for i, key in enumerate(keys) if key not in _KNOWN]
+        # By what the child is given: a checkpoint of the user's own goes by its content.
+        stages = [set_stage(launch, model) for launch, _ in held]
+        keys = [
+            self._key(stage.launch, device, pp_rank)
+            for stage, (_, device) in zip(stages, held, strict=True)
+        ]
         found = {i: _KNOWN[key] for i, key in enumerate(keys) if key in _KNOWN}
-        for position, one in self.each([held[i] for i in missing], model, pp_rank, jobs):
-            found[missing[position]] = one
-            _remember(keys[missing[position]], one)
+        missing = [i for i in range(len(held)) if i not in found]
+        requests = [self._request(stages[i].launch, held[i][1], pp_rank) for i in missing]
+        for position, raw in self._asked(requests, jobs):
+            index = missing[position]
+            launch, device = held[index]
+            run = DryRun(self.release, launch, device, stages[index].restore(raw))
+            found[index] = run
+            _remember(keys[index], run)
         return [found[i] for i in range(len(held))]
 
-    def _key(self, launch: Launch, device: Device, model: Any, pp_rank: int) -> str:
+    def _key(self, launch: Launch, device: Device, pp_rank: int) -> str:
         env = sorted(launch.env.items())
-        parts = [self.release, self._device, launch.argv, env, str(device), repr(model), pp_rank]
+        parts = [self.release, self._device, launch.argv, env, str(device), pp_rank]
         return json.dumps(parts, sort_keys=True)
 
-    def each(
-        self,
-        points: Sequence[tuple[Launch, Device]],
-        model: str | Path | ModelFacts | None = None,
-        pp_rank: int = 0,
-        jobs: int = 1,
-    ) -> Iterator[tuple[int, DryRun]]:
-        """``(position, dry run)`` as they finish. All points must agree in their environment."""
-        if not points:
+    def _request(self, launch: Launch, device: Device, pp_rank: int) -> dict[str, Any]:
+        return {
+            "argv": list(launch.argv),
+            "env": {name: value for name, value in launch.env.items() if not is_reserved(name)},
+            "pp_rank": pp_rank,
+            "device": {
+                "total_bytes": device.total_bytes,
+                "free_bytes": device.free_before_bytes,
+                "weights_bytes": device.weights_bytes,
+                "draft_weights_bytes": device.draft_weights_bytes,
+                "bounded": device.bounded,
+            },
+        }
+
+    def _asked(
+        self, requests: Sequence[dict[str, Any]], jobs: int
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """``(position, answer)`` as they come. A child holds one environment, that of the first."""
+        if not requests:
             return
-        stages = [set_stage(launch, model) for launch, _ in points]
-        first = points[0][0]
-        env = {name: value for name, value in first.env.items() if not is_reserved(name)}
+        first = requests[0]
         worker = pool.worker(
-            self._capsule, self._device, env, warm_with=stages[0].launch.argv, sizes=True
+            self._capsule, self._device, first["env"], warm_with=first["argv"], sizes=True
         )
-        requests = [
-            {
-                "argv": list(stage.launch.argv),
-                "env": env,
-                "pp_rank": pp_rank,
-                "device": {
-                    "total_bytes": device.total_bytes,
-                    "free_bytes": device.free_before_bytes,
-                    "weights_bytes": device.weights_bytes,
-                    "draft_weights_bytes": device.draft_weights_bytes,
-                    "bounded": device.bounded,
-                },
-            }
-            for stage, (_, device) in zip(stages, points, strict=True)
-        ]
-        for position, raw in worker.map("size", requests, self._limits, jobs):
-            launch, device = points[position]
-            yield position, DryRun(self.release, launch, device, stages[position].restore(raw))
+        yield from worker.map("size", requests, self._limits, jobs)
 
 
 def dry_run(

@@ -90,6 +90,24 @@ class RankFacts:
     multimodal_reserve_gib: float
     state: StateFacts | None
 
+    @property
+    def slot_bytes(self) -> int:
+        """One slot as the pool holds it; 0 without state."""
+        return self.state.conv_bytes + self.state.ssm_bytes if self.state else 0
+
+    @property
+    def intermediate_bytes(self) -> int:
+        """What speculation keeps for one request beside its slots; 0 without."""
+        if self.state is None or not self.draft_tokens:
+            return 0
+        ssm = self.state.intermediate_ssm_bytes(self.draft_tokens)
+        return ssm + self.state.intermediate_conv_bytes(self.draft_tokens)
+
+    @property
+    def request_bytes(self) -> int:
+        """State of one running request: its slots, and what speculation keeps for it."""
+        return self.slots_per_request * self.slot_bytes + self.intermediate_bytes
+
     @classmethod
     def of(cls, answer: Mapping[str, Any], release: str) -> RankFacts:
         """From the answer of a dry run that reached its pools.
@@ -136,14 +154,20 @@ def _no_rule(release: str, what: str) -> MemoryPlanError:
     )
 
 
-def _kv_rows(pool: Mapping[str, Any], page: int) -> tuple[int, int]:
-    """Bytes per token of a KV pool's buffers, and how many tensors they are."""
-    tokens = int(pool["max_total_num_tokens"]) + page
-    found = [
+def kv_buffers(pool: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The buffers with a row per token, of target or draft; address lists and the like are smaller."""
+    tokens = int(pool["max_total_num_tokens"])
+    return [
         entry
         for path, entry in pool["pools"].items()
         if path.startswith("token_to_kv_pool.") and entry["bytes"] >= tokens
     ]
+
+
+def _kv_rows(pool: Mapping[str, Any], page: int) -> tuple[int, int]:
+    """Bytes per token of a KV pool's buffers, and how many tensors they are."""
+    tokens = int(pool["max_total_num_tokens"]) + page
+    found = kv_buffers(pool)
     if not found:
         return 0, 0
     total = sum(entry["bytes"] for entry in found)

@@ -12,7 +12,7 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from casebook.memory.dry_run import GIB
+from casebook.catalog.gpus import GIB
 from casebook.memory.plan import MemoryPlan
 from casebook.memory.sweep import Sweep
 

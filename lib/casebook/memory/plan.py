@@ -9,20 +9,21 @@ calibration, and says so.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
 
-from casebook.catalog.gpus import GpuProfile
-from casebook.catalog.models import ModelFacts
+from casebook.catalog.gpus import GIB, GpuProfile, load_gpus
+from casebook.catalog.models import ModelFacts, load_models
 from casebook.errors import MemoryPlanError
 from casebook.launch import Launch
 from casebook.measure import Calibration
 from casebook.memory import closed_form
-from casebook.memory.dry_run import GIB, Device, DryRun, Sizer
+from casebook.memory.dry_run import Device, DryRun, Sizer
 from casebook.memory.facts import RankFacts
+from casebook.memory.ledger import Entry, entries_of
 from casebook.memory.weights import estimate_bytes
 from casebook.resolution.trace import model_facts
 from casebook.resolution.trail import Trail
@@ -33,30 +34,20 @@ published start-ups (data/measurements), prefill graphs 2.3 to 3.9."""
 
 Verdict = Literal["starts", "tight", "refused", "not enough memory", "out of memory"]
 
-_FAILURES = {
-    "no state slot fits": "not enough memory",
-    "weights leave nothing": "not enough memory",
-    "not enough memory": "not enough memory",
-    "no request fits": "not enough memory",
+SIZING_ERRORS = {
+    "Not enough GPU memory for hybrid": "no state slot fits",
+    "Loaded weights leave no GPU memory": "weights leave nothing",
+    "Not enough memory": "not enough memory",
+    "too small to serve": "no request fits",
 }
-_MESSAGES = (
-    ("Not enough GPU memory for hybrid", "no state slot fits"),
-    ("Loaded weights leave no GPU memory", "weights leave nothing"),
-    ("Not enough memory", "not enough memory"),
-    ("too small to serve", "no request fits"),
-)
+"""Words of SGLang's errors while it sizes -> the outcome's name in ``closed_form.OUTCOMES``."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One part of the ledger. ``bytes`` is what it takes; ``left_bytes`` what is free behind it."""
-
-    part: str
-    bytes: int
-    left_bytes: int
-    source: str
-    """Where the figure comes from."""
-    note: str = ""
+def verdict_of(outcome: str) -> Verdict:
+    """The verdict on an outcome of ``closed_form.OUTCOMES``."""
+    if outcome == "starts":
+        return "starts"
+    return "out of memory" if outcome.startswith("out of memory") else "not enough memory"
 
 
 @dataclass(frozen=True)
@@ -129,7 +120,7 @@ class MemoryPlan:
 def plan(
     trail: Trail | Launch | str,
     model: str | Path | ModelFacts | None = None,
-    gpu: str | GpuProfile = "B200",
+    gpu: str | GpuProfile | None = None,
     calibration: Calibration | None = None,
     *,
     release: str | None = None,
@@ -141,36 +132,53 @@ def plan(
 ) -> MemoryPlan:
     """The ledger of one rank of a launch.
 
-    ``trail`` is a trail, or a launch together with ``release``. ``calibration`` (of a log, see
+    ``trail`` is a trail, whose release, GPU and model are taken where none is given, or a launch
+    (0.5.11 on a B200 where nothing else is said). ``calibration`` (of a log, see
     ``casebook.measure``) replaces what is assumed; ``weights_bytes`` and ``free_before_bytes`` do so
     one by one. Raises MemoryPlanError where a figure is missing that nothing can tell, and what
     ``dry_run`` raises.
     """
-    launch, release = _subject(trail, release)
-    sizer = Sizer(release, gpu, gpus)
+    launch = trail.launch if isinstance(trail, Trail) else Launch.of(trail)
+    if isinstance(trail, Trail):
+        release = release or trail.release
+        gpu = gpu or _gpu_of(trail)
+        model = model or (trail.model if trail.model in load_models() else None)
+    sizer = Sizer(release or "0.5.11", gpu or "B200", gpus)
     device, sources = _device(sizer, calibration, weights_bytes, free_before_bytes)
     run = sizer.run(launch, device, model=model, pp_rank=pp_rank)
-    unknown = device.weights_bytes is None and run.raw.get("loading") == "the target"
-    if unknown and not run.raw.get("refused") and not _indivisible(run):
+    if device.weights_bytes is None and _not_constructed(run) == "the target":
         facts = model_facts(launch.value_of("--model-path", "--model") or "", model)
         told = run.message.partition("\n")[0][:120]
-        device = _estimated(device, facts, run)
+        device = replace(device, weights_bytes=_estimated(facts, run))
         sources["weights"] = "estimate: checkpoint divided among ranks"
-        sources["note"] = f"the release's model class could not be constructed ({told})"
+        sources["note"] = f"Weights are an estimate: the model class could not be made ({told})."
+        run = sizer.run(launch, device, model=model, pp_rank=pp_rank)
+    if device.draft_weights_bytes is None and _not_constructed(run) == "the draft":
+        device = replace(device, draft_weights_bytes=0)
+        told = run.message.partition("\n")[0][:120]
+        note = f"The draft's weights are not counted: its class could not be made ({told})."
+        sources["note"] = f"{sources['note']} {note}" if "note" in sources else note
         run = sizer.run(launch, device, model=model, pp_rank=pp_rank)
     return _plan(run, sizer, device, sources, calibration, headroom_bytes)
+
+
+def _not_constructed(run: DryRun) -> str | None:
+    """Whose class failed to be made for another reason than memory or a model that cannot be divided."""
+    if run.raw.get("refused") or _indivisible(run):
+        return None
+    return run.raw.get("loading")
+
+
+def _gpu_of(trail: Trail) -> str | None:
+    """The profile that a trail was resolved on; None for an installation's own GPUs."""
+    name = trail.gpu.partition(" \N{MULTIPLICATION SIGN} ")[0]
+    return next((p.id for p in load_gpus().values() if p.device_name == name), None)
 
 
 def _indivisible(run: DryRun) -> bool:
     """Whether the model itself cannot be divided so: the real loader would say the same."""
     frames = run.raw["outcome"].get("frames") or [["", 0, ""]]
     return frames[-1][2] in ("divide", "ensure_divisibility")
-
-
-def _subject(trail: Trail | Launch | str, release: str | None) -> tuple[Launch, str]:
-    if isinstance(trail, Trail):
-        return trail.launch, release or trail.release
-    return Launch.of(trail), release or "0.5.11"
 
 
 def _device(
@@ -208,14 +216,9 @@ def _device(
     return Device(total, free_before_bytes, weights_bytes, draft), sources
 
 
-def _estimated(device: Device, facts: ModelFacts, run: DryRun) -> Device:
-    limits = run.raw.get("limits", {})
-    return Device(
-        device.total_bytes,
-        device.free_before_bytes,
-        estimate_bytes(facts, int(limits.get("tp_size") or 1), int(limits.get("pp_size") or 1)),
-        0,
-    )
+def _estimated(facts: ModelFacts, run: DryRun) -> int:
+    limits = run.raw["limits"]
+    return estimate_bytes(facts, int(limits["tp_size"]), int(limits["pp_size"]))
 
 
 def _plan(
@@ -227,13 +230,13 @@ def _plan(
     headroom_bytes: int,
 ) -> MemoryPlan:
     limits = run.raw.get("limits", {})
-    entries = _entries(run, device, sources, calibration)
+    entries = entries_of(run, device, sources, calibration)
     facts, point, notes = _cross_check(run, sizer)
     left = entries[-1].left_bytes if entries else None
     verdict, reason = _verdict(run, point, left, headroom_bytes)
     target = run.raw.get("target", {})
     if sources.get("note"):
-        notes = (*notes, f"Weights are an estimate: {sources['note']}.")
+        notes = (*notes, sources["note"])
     return MemoryPlan(
         launch=run.launch,
         release=run.release,
@@ -321,11 +324,11 @@ def _verdict(
             "out of memory",
             f"{'The ' + what if what else 'A pool'} does not fit: {_short(run)}.",
         )
-    for text, name in _MESSAGES:
-        if text in run.message:
-            verdict: Verdict = _FAILURES[name]  # type: ignore[assignment]
-            return verdict, run.message.partition("\n")[0]
-    return "refused", run.message.partition("\n")[0]
+    told = run.message.partition("\n")[0]
+    for words, outcome in SIZING_ERRORS.items():
+        if words in run.message:
+            return verdict_of(outcome), told
+    return "refused", told
 
 
 def _short(run: DryRun) -> str:
@@ -334,62 +337,6 @@ def _short(run: DryRun) -> str:
         f"a tensor of {int(refused['bytes']) / GIB:.2f} GiB is asked for and "
         f"{max(int(refused['free_bytes']), 0) / GIB:.2f} GiB are free"
     )
-
-
-def _entries(
-    run: DryRun, device: Device, sources: Mapping[str, str], calibration: Calibration | None
-) -> tuple[Entry, ...]:
-    made = _Ledger(device.total_bytes)
-    made.take("before_load", device.total_bytes - device.free_before_bytes, sources["before"])
-    if "after_load_bytes" not in run.raw:
-        return tuple(made.entries)
-    after = int(run.raw["after_load_bytes"])
-    made.take("weights", device.free_before_bytes - after, sources["weights"])
-    counted = "after_draft_load_bytes" in run.raw
-    if counted:
-        taken = after - int(run.raw["after_draft_load_bytes"])
-        made.take("draft_weights", taken, sources["weights"], "loaded before the pools are sized")
-    if not run.reached_pools:
-        return tuple(made.entries)
-    target = run.raw["target"]
-    _pools(made, run)
-    draft = run.raw.get("draft")
-    if draft is not None:
-        if not counted:
-            taken = int(run.raw["draft_weights_bytes"])
-            note = "loaded behind the pools: outside mem_fraction_static"
-            made.take("draft_weights", taken, sources["weights"], note)
-        rows = run.parts("draft")["kv"]
-        note = "" if counted else "outside mem_fraction_static"
-        made.take("draft_kv", rows, _SGLANG, note)
-    last = int((draft or target)["free_bytes"])
-    made.take("other_buffers", made.left - last, _SGLANG, "index lists, rounding to 2 MiB")
-    if calibration is not None and calibration.slack_bytes:
-        made.take("slack", max(calibration.slack_bytes, 0), "calibration")
-    if calibration is not None and calibration.graph_bytes:
-        made.take("graphs", calibration.graph_bytes, "calibration")
-    return tuple(made.entries)
-
-
-_SGLANG = "SGLang's pools, built"
-
-
-def _pools(made: _Ledger, run: DryRun) -> None:
-    target = run.raw["target"]
-    tokens = f"{target['max_total_num_tokens']:,} tokens in {target['kv_cache_dtype']}"
-    for name, size in run.parts().items():
-        made.take(name, size, _SGLANG, tokens if name == "kv" else "")
-    made.take("request_table", run.pool_bytes()["req_to_token_pool.req_to_token"], _SGLANG)
-
-
-class _Ledger:
-    def __init__(self, total_bytes: int) -> None:
-        self.left = total_bytes
-        self.entries: list[Entry] = []
-
-    def take(self, part: str, size: int, source: str, note: str = "") -> None:
-        self.left -= size
-        self.entries.append(Entry(part, size, self.left, source, note))
 
 
 def _predicted(made: MemoryPlan) -> dict[str, int]:

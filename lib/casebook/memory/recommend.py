@@ -6,24 +6,22 @@ flags (a trace) and size the pools (a dry run). What SGLang rejects is told, nev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from packaging.version import Version
 from tqdm.auto import tqdm
 
-from casebook.catalog.gpus import GpuProfile
+from casebook.catalog.gpus import GIB, GpuProfile
 from casebook.errors import MemoryPlanError
 from casebook.launch import Launch
 from casebook.measure import Calibration
-from casebook.memory.dry_run import GIB
 from casebook.memory.plan import HEADROOM_BYTES, MemoryPlan, plan
 from casebook.memory.sweep import flag_name, sweep
 from casebook.resolution.sweep import grid_launches
-from casebook.resolution.trace import trace
+from casebook.resolution.trace import model_facts, trace
 
 FRACTIONS = tuple(round(float(f), 3) for f in np.arange(0.30, 0.981, 0.01))
 
@@ -110,114 +108,143 @@ def recommend(
     for name, value in (("concurrency", concurrency), ("context", context), ("tp", tp)):
         if value < 1:
             raise MemoryPlanError(f"{name} must be at least 1; it is {value}.")
-    options = []
-    chosen = _alternatives(release, speculative, draft_tokens, tp)
-    for name, price, flags in tqdm(chosen, desc="options", disable=not progress, leave=False):
-        words = f"--model-path {model} --max-running-requests {concurrency} {extra_flags}".split()
-        held = Launch.of(["--model-path", model, *words[2:], *flags])
-        options.append(
-            _option(
-                (name, price, held, tuple(flags)),
-                (concurrency, context),
-                {"release": release, "gpu": gpu, "calibration": calibration},
-                headroom_bytes,
-            )
-        )
+    asked = _Asked(concurrency, context, release, gpu, calibration, headroom_bytes)
+    always = ["--model-path", model, "--max-running-requests", str(concurrency)]
+    always += shlex.split(extra_flags)
+    ways = _ways(release, speculative, draft_tokens, tp, bool(model_facts(model).state_layers))
+    options = [
+        _option(asked, way, Launch.of([*always, *way.flags]))
+        for way in tqdm(ways, desc="options", disable=not progress, leave=False)
+    ]
     ranked = sorted(options, key=lambda o: not o.works)  # stable: what costs least stays first
     how = f" with {speculative}" if speculative else ""
-    where = gpu if isinstance(gpu, str) else gpu.id
-    asked = f"{concurrency} requests of {context:,} tokens{how} on {where}, SGLang {release}"
-    return Recommendation(asked, tuple(ranked))
+    return Recommendation(f"{asked}{how}", tuple(ranked))
 
 
-def _alternatives(
-    release: str, speculative: str | None, draft_tokens: int | None, tp: int
-) -> list[tuple[str, str, list[str]]]:
-    strategy = flag_name("strategy", release)
-    base = ["--tp-size", str(tp)] if tp > 1 else []
-    drafts: list[str] = []
-    if speculative:
-        base += ["--speculative-algorithm", speculative]
-        drafts = _drafts(draft_tokens) if draft_tokens else []
-    extra = [strategy, "extra_buffer"]
-    found = [
-        ("extra_buffer", "two more slots a request", [*base, *drafts, *extra]),
-        ("radix cache off", "no prefix is reused", [*base, *drafts, "--disable-radix-cache"]),
-        ("bfloat16 state", "a coarser state; check quality", [
-            *base, *drafts, *extra, "--mamba-ssm-dtype", "bfloat16",
-        ]),
-        (f"tensor parallel {2 * tp}", "twice the GPUs", [
-            *_doubled(base, tp), *drafts, *extra,
-        ]),
-    ]  # fmt: skip
-    if Version(release) >= Version("0.5.13"):
-        lazy = [*base, *drafts, strategy, "extra_buffer_lazy"]
-        found.insert(1, ("extra_buffer_lazy", "one more slot a request", lazy))
-    if speculative:
-        fewer = [*base, *_drafts(2), *extra]
-        found.insert(-1, ("two draft tokens", "fewer tokens accepted a step", fewer))
-    else:
-        found.insert(
-            0, ("no_buffer", "no overlap with the radix cache", [*base, strategy, "no_buffer"])
+@dataclass(frozen=True)
+class _Asked:
+    concurrency: int
+    context: int
+    release: str
+    gpu: str | GpuProfile
+    calibration: Calibration | None
+    headroom_bytes: int
+
+    @property
+    def tokens(self) -> int:
+        return self.concurrency * self.context
+
+    def plan(self, launch: Launch) -> MemoryPlan:
+        return plan(
+            launch,
+            gpu=self.gpu,
+            release=self.release,
+            calibration=self.calibration,
+            headroom_bytes=self.headroom_bytes,
         )
-    return found
+
+    def refusal(self, launch: Launch) -> str:
+        """What SGLang says against the launch; empty where it starts."""
+        outcome = trace(launch, release=self.release, gpu=self.gpu).outcome
+        return "" if outcome.starts else f"SGLang refuses: {outcome.sentence}"
+
+    def __str__(self) -> str:
+        where = self.gpu if isinstance(self.gpu, str) else self.gpu.id
+        return (
+            f"{self.concurrency} requests of {self.context:,} tokens on {where}, "
+            f"SGLang {self.release}"
+        )
 
 
-def _drafts(count: int) -> list[str]:
-    names = (
-        "--speculative-num-steps",
-        "--speculative-eagle-topk",
-        "--speculative-num-draft-tokens",
+@dataclass(frozen=True)
+class _Way:
+    """One way to try: what it is called, what it costs beside memory, the flags that make it."""
+
+    name: str
+    price: str
+    flags: tuple[str, ...]
+
+
+def _ways(
+    release: str, speculative: str | None, draft_tokens: int | None, tp: int, has_state: bool
+) -> list[_Way]:
+    """What to try, the cheapest first. Choices that a release does not have it refuses itself."""
+    flag = flag_name("strategy", release)
+    speculates = ("--speculative-algorithm", speculative) if speculative else ()
+    drafts = _drafts(draft_tokens) if speculative and draft_tokens else ()
+
+    def way(name: str, price: str, *flags: str, ranks: int = tp, few: bool = False) -> _Way:
+        split = ("--tp-size", str(ranks)) if ranks > 1 else ()
+        return _Way(name, price, (*split, *speculates, *(_drafts(2) if few else drafts), *flags))
+
+    twice = f"tensor parallel {2 * tp}"
+    if not has_state:
+        plain = [way("as it is", "nothing")]
+        fewer = [way("two draft tokens", "fewer tokens accepted a step", few=True)]
+        doubled = [way(twice, "twice the GPUs", ranks=2 * tp)]
+        return [*plain, *(fewer if speculative else []), *doubled]
+    extra = (flag, "extra_buffer")
+    found = [
+        way("extra_buffer", "two more slots a request", *extra),
+        way("extra_buffer_lazy", "one more slot a request", flag, "extra_buffer_lazy"),
+        way("radix cache off", "no prefix is reused", "--disable-radix-cache"),
+        way(
+            "bfloat16 state",
+            "a coarser state; check quality",
+            *extra,
+            "--mamba-ssm-dtype",
+            "bfloat16",
+        ),
+    ]
+    if speculative:
+        found.append(way("two draft tokens", "fewer tokens accepted a step", *extra, few=True))
+    else:
+        found.insert(0, way("no_buffer", "no overlap with the radix cache", flag, "no_buffer"))
+    return [*found, way(twice, "twice the GPUs", *extra, ranks=2 * tp)]
+
+
+def _drafts(count: int) -> tuple[str, ...]:
+    return (
+        *("--speculative-num-steps", str(count - 1)),
+        *("--speculative-eagle-topk", "1"),
+        *("--speculative-num-draft-tokens", str(count)),
     )
-    values = (count - 1, 1, count)
-    return [word for name, value in zip(names, values, strict=True) for word in (name, str(value))]
 
 
-def _doubled(base: list[str], tp: int) -> list[str]:
-    rest = base[2:] if tp > 1 else base
-    return ["--tp-size", str(2 * tp), *rest]
-
-
-def _option(
-    what: tuple[str, str, Launch, tuple[str, ...]],
-    wanted: tuple[int, int],
-    where: Mapping[str, Any],
-    headroom: int,
-) -> Option:
-    name, price, launch, flags = what
-    concurrency, context = wanted
-    release, gpu = where["release"], where["gpu"]
-    refused = trace(launch, release=release, gpu=gpu).outcome
-    if not refused.starts:
-        return Option(name, price, (), False, f"SGLang refuses: {refused.sentence}")
-    first = plan(launch, gpu=gpu, release=release, calibration=where["calibration"])
-    needed = concurrency * (first.slots_per_request or 0)
-    if needed:
-        launch = _with(launch, "--max-mamba-cache-size", needed)
+def _option(asked: _Asked, way: _Way, launch: Launch) -> Option:
+    """Search the fractions of one way, and prove the middle of those that work."""
+    blank = Option(way.name, way.price, (), False, "")
+    if refusal := asked.refusal(launch):
+        return replace(blank, reason=refusal)
+    first = asked.plan(launch)
+    slots = asked.concurrency * (first.slots_per_request or 0)
+    if slots:
+        launch = _with(launch, "--max-mamba-cache-size", slots)
     points = sweep(
         launch,
         {"mem_fraction_static": FRACTIONS},
-        release=release,
-        gpu=gpu,
-        calibration=_weighed(first, where["calibration"]),
-        headroom_bytes=headroom,
+        release=asked.release,
+        gpu=asked.gpu,
+        calibration=_weighed(first, asked.calibration),
+        headroom_bytes=asked.headroom_bytes,
         progress=False,
     ).table
     if "tokens" not in points:
-        return Option(name, price, (), False, str(points["reason"].iloc[0]))
-    tokens = concurrency * context
+        return replace(blank, reason=str(points["reason"].iloc[0]))
     good = points[
         (points["verdict"] == "starts")
-        & (points["tokens"] >= tokens).fillna(False)
-        & (points["requests"] >= concurrency).fillna(False)
+        & (points["tokens"] >= asked.tokens).fillna(False)
+        & (points["requests"] >= asked.concurrency).fillna(False)
     ]
     if good.empty:
-        return Option(name, price, (), False, _against(points, tokens, concurrency))
-    low, high = float(good["mem_fraction_static"].min()), float(good["mem_fraction_static"].max())
-    middle = good.iloc[len(good) // 2]
-    held = _with(launch, "--mem-fraction-static", middle["mem_fraction_static"])
-    found = Option(name, price, (), True, "", (low, high))
-    return _proved(found, held, flags, needed, (concurrency, tokens), where, headroom)
+        return replace(blank, reason=_against(points, asked))
+    fractions = [float(fraction) for fraction in good["mem_fraction_static"]]
+    fraction = fractions[len(fractions) // 2]
+    numbers = ["--max-running-requests", str(asked.concurrency)]
+    numbers += ["--max-mamba-cache-size", str(slots)] if slots else []
+    numbers += ["--mem-fraction-static", str(fraction)]
+    found = replace(blank, flags=(*way.flags, *numbers), fractions=(fractions[0], fractions[-1]))
+    return _proved(asked, found, _with(launch, "--mem-fraction-static", fraction))
 
 
 def _weighed(first: MemoryPlan, calibration: Calibration | None) -> Calibration:
@@ -234,46 +261,23 @@ def _with(launch: Launch, option: str, value: Any) -> Launch:
     return made
 
 
-def _proved(
-    option: Option,
-    launch: Launch,
-    flags: tuple[str, ...],
-    slots: int,
-    wanted: tuple[int, int],
-    where: Mapping[str, Any],
-    headroom: int,
-) -> Option:
+def _proved(asked: _Asked, option: Option, launch: Launch) -> Option:
     """The option after SGLang's own code has resolved and sized it."""
-    release, gpu = where["release"], where["gpu"]
-    concurrency, tokens = wanted
-    outcome = trace(launch, release=release, gpu=gpu).outcome
-    if not outcome.starts:
-        return replace(option, works=False, reason=f"SGLang refuses: {outcome.sentence}")
-    made = plan(
-        launch,
-        gpu=gpu,
-        release=release,
-        calibration=where["calibration"],
-        headroom_bytes=headroom,
-    )
-    enough = (made.tokens or 0) >= tokens and (made.requests or 0) >= concurrency
-    if made.verdict != "starts" or not enough:
-        return replace(option, works=False, reason=f"The dry run says otherwise: {made.reason}")
-    fraction = launch.value_of("--mem-fraction-static") or ""
-    words = [*flags, "--max-running-requests", str(concurrency)]
-    words += ["--max-mamba-cache-size", str(slots)] if slots else []
-    words += ["--mem-fraction-static", fraction]
-    spare = (made.left_bytes or 0) - headroom
-    over = (made.tokens or 0) - tokens
+    if refusal := asked.refusal(launch):
+        return replace(option, flags=(), reason=refusal)
+    made = asked.plan(launch)
+    over = (made.tokens or 0) - asked.tokens
+    if made.verdict != "starts" or over < 0 or (made.requests or 0) < asked.concurrency:
+        return replace(option, flags=(), reason=f"The dry run says otherwise: {made.reason}")
+    spare = (made.left_bytes or 0) - asked.headroom_bytes
+    low, high = option.fractions or (0.0, 0.0)
     parts = ("conv_state", "ssm_state", "intermediate_ssm", "intermediate_conv")
     return replace(
         option,
-        flags=tuple(words),
+        works=True,
         reason=(
             f"{over:,} tokens and {spare / GIB:.1f} GiB to spare; works with "
-            f"--mem-fraction-static from {option.fractions[0]} to {option.fractions[1]}."
-            if option.fractions
-            else ""
+            f"--mem-fraction-static from {low} to {high}."
         ),
         spare_tokens=over,
         spare_bytes=spare,
@@ -282,14 +286,14 @@ def _proved(
     )
 
 
-def _against(points: pd.DataFrame, tokens: int, concurrency: int) -> str:
+def _against(points: pd.DataFrame, asked: _Asked) -> str:
     """What stands against it: the best that was found, and which of the two ends it fails at."""
     starts = points[points["verdict"] == "starts"]
     if starts.empty:
         reasons = points["reason"].value_counts()
         return f"No --mem-fraction-static works; most often: {reasons.index[0]}."
-    most = int(starts["tokens"].max())
     requests = int(starts["requests"].max())
-    if requests < concurrency:
-        return f"At most {requests} of {concurrency} requests run."
-    return f"At most {most:,} of the {tokens:,} tokens fit beside the state and the headroom."
+    if requests < asked.concurrency:
+        return f"At most {requests} of {asked.concurrency} requests run."
+    most = int(starts["tokens"].max())
+    return f"At most {most:,} of the {asked.tokens:,} tokens fit beside the state and the headroom."

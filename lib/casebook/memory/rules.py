@@ -15,7 +15,7 @@ from packaging.version import Version
 from casebook.errors import MemoryPlanError
 
 Budget = Literal["intermediate first", "joint", "joint with padding"]
-"""``intermediate first``: speculative intermediate states for every request that was asked for comes off, then the
+"""``intermediate first``: speculative intermediate states for every request that was asked for come off, then the
 slots get their share. ``joint``: share = slots and the intermediate states of as many requests as the slots can
 serve. ``joint with padding``: the same, and the padding row of both is counted, too."""
 

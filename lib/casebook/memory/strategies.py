@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from packaging.version import Version
 
-from casebook.catalog.gpus import GpuProfile
+from casebook.catalog.gpus import MIB, GpuProfile
 from casebook.catalog.models import ModelFacts
 from casebook.launch import Launch
-from casebook.memory.dry_run import Device, Sizer
+from casebook.memory.dry_run import Device, DryRun, Sizer
 from casebook.memory.sweep import flag_name
 from casebook.resolution.sweep import grid_launches
+
+STRATEGIES = ("no_buffer", "extra_buffer", "extra_buffer_lazy")
 
 
 def strategies(
@@ -31,12 +32,9 @@ def strategies(
     speculates), ``refusal``.
     """
     sizer = Sizer(release, gpu)
-    names = ["no_buffer", "extra_buffer"]
-    if Version(release) >= Version("0.5.13"):
-        names.append("extra_buffer_lazy")
     flag = flag_name("strategy", release)
     rows = []
-    for name, overlap, radix in itertools.product(names, (True, False), (True, False)):
+    for name, overlap, radix in itertools.product(STRATEGIES, (True, False), (True, False)):
         if not radix and name != "no_buffer":
             continue  # without a radix cache there is nothing to buffer for
         switches: dict[str, list[Any]] = {
@@ -52,19 +50,19 @@ def strategies(
             "radix_cache": radix,
         }
         if run.reached_pools and run.facts.state is not None:
-            facts, state = run.facts, run.facts.state
-            held = facts.slots_per_request * (state.conv_bytes + state.ssm_bytes)
-            drafted = state.intermediate_ssm_bytes(facts.draft_tokens)
-            drafted += (
-                state.intermediate_conv_bytes(facts.draft_tokens) if facts.draft_tokens else 0
-            )
             row |= {
-                "slots_per_request": facts.slots_per_request,
-                "state_MiB": round((held + drafted) / 2**20, 1),
+                "slots_per_request": run.facts.slots_per_request,
+                "state_MiB": round(run.facts.request_bytes / MIB, 1),
                 "refusal": "",
             }
         else:
-            told = run.message.strip().partition("\n")[0] or "the model has no state"
+            told = _refusal(run)
             row |= {"slots_per_request": None, "state_MiB": None, "refusal": told}
         rows.append(row)
     return pd.DataFrame(rows).astype({"slots_per_request": "Int64"})
+
+
+def _refusal(run: DryRun) -> str:
+    if run.outcome == "exit":
+        return f"SGLang {run.release} has no such choice"
+    return run.message.strip().partition("\n")[0] or "the model has no state"

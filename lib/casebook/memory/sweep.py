@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from packaging.version import Version
 from tqdm.auto import tqdm
 
+from casebook.catalog.flags import load_flags
 from casebook.catalog.gpus import GpuProfile
 from casebook.catalog.models import ModelFacts
 from casebook.errors import MemoryPlanError
 from casebook.launch import Launch
 from casebook.measure import Calibration
 from casebook.memory import closed_form
-from casebook.memory.plan import HEADROOM_BYTES, MemoryPlan, knobs_of, plan
+from casebook.memory.plan import HEADROOM_BYTES, MemoryPlan, knobs_of, plan, verdict_of
 from casebook.resolution.sweep import grid_launches
 from casebook.resolution.sweep import sweep as resolve_all
 
@@ -54,12 +54,21 @@ class Sweep:
         return self.table[self.table["verdict"] == "starts"]
 
 
+_SPELLINGS = {
+    "strategy": ("--mamba-radix-cache-strategy", "--mamba-scheduler-strategy"),
+    "tp": ("--tp-size",),
+}
+"""Short names of axes -> their flags, the later spelling first."""
+
+
 def flag_name(axis: str, release: str) -> str:
     """The flag of an axis as the release spells it."""
-    renamed = Version(release) >= Version("0.5.20")
-    if axis in ("strategy", "mamba_scheduler_strategy", "mamba_radix_cache_strategy"):
-        return "--mamba-radix-cache-strategy" if renamed else "--mamba-scheduler-strategy"
-    return {"tp": "--tp-size"}.get(axis, "--" + axis.replace("_", "-"))
+    spellings = _SPELLINGS.get(axis, ("--" + axis.replace("_", "-"),))
+    known = load_flags()
+    for flag in spellings:
+        if any(span.covers(release) for span in known.get(flag, ())):
+            return flag
+    return spellings[-1]
 
 
 def sweep(
@@ -229,9 +238,10 @@ def _points(
         **numbers,
     )
     sizes = closed_form.size(made.facts, knobs)
-    outcomes = np.array(closed_form.OUTCOMES, dtype=object)[sizes.outcome]
     tight = (sizes.outcome == 0) & (sizes.left_bytes < headroom)
-    verdicts, reasons = _verdicts(outcomes), outcomes.copy()
+    reasons = np.array(closed_form.OUTCOMES, dtype=object)[sizes.outcome]
+    named = [verdict_of(outcome) for outcome in closed_form.OUTCOMES]
+    verdicts = np.array(named, dtype=object)[sizes.outcome]
     verdicts[tight], reasons[tight] = "tight", "little left for graphs and activations"
     table["verdict"], table["reason"] = verdicts, reasons
     alive = sizes.outcome == 0
@@ -249,15 +259,3 @@ def _values(resolved: Sequence[Any], name: str) -> np.ndarray:
     fraction = name in ("mem_fraction_static", "mamba_full_memory_ratio")
     kind = np.float64 if fraction else np.int64
     return np.array([closed_form.UNSET if v is None or v != v else v for v in resolved], dtype=kind)
-
-
-def _verdicts(outcomes: np.ndarray) -> np.ndarray:
-    names = {
-        outcome: "starts"
-        if outcome == "starts"
-        else "out of memory"
-        if outcome.startswith("out of memory")
-        else "not enough memory"
-        for outcome in closed_form.OUTCOMES
-    }
-    return np.array([names[outcome] for outcome in outcomes], dtype=object)

@@ -160,11 +160,23 @@ def _fallbacks(args: Any, record: recorder.Recorder) -> list[str]:
     return [name for name in record.fields if name not in declared]
 
 
+def in_effect(args: Any, name: str) -> Any:
+    """One argument of a resolved launch, by the release's own reader where it has one."""
+    reader = _reader(args)
+    return getattr(args, name, None) if reader is None else _read(reader, args, name)
+
+
+def _reader(args: Any) -> Any:
+    """0.5.20 on: the function that tells a resolved argument; the object keeps what was typed."""
+    overrides = sys.modules.get("sglang.srt.arg_groups.overrides")
+    return getattr(overrides, "resolution_result", None) if hasattr(args, "_raw_input") else None
+
+
 def _final(args: Any, record: recorder.Recorder) -> dict[str, Any]:
     """The value in effect per field, by the release's own reader where it has one."""
     overrides = sys.modules.get("sglang.srt.arg_groups.overrides")
-    reader = getattr(overrides, "resolution_result", None)
-    if reader is None or not hasattr(args, "_raw_input"):
+    reader = _reader(args)
+    if reader is None:
         values = {name: encode(getattr(args, name, None)) for name in record.fields}
         # 0.5.15 to 0.5.19: until the stash is materialised, a declaration outranks the attribute.
         materialises = hasattr(overrides, "materialize_declarations")

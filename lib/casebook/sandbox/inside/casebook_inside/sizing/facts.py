@@ -5,7 +5,6 @@ The vectorised closed form in the lab takes these and restates only the division
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import math
 from typing import Any
@@ -15,20 +14,22 @@ def facts_of(runner: Any) -> dict[str, Any]:
     """Figures of one rank, as the release computes them. ``runner`` has its pools."""
     holder = getattr(runner, "kv_cache_configurator", None) or runner
     config = _state_config(runner, holder)
+    configurator = _configurator(holder)
     args = runner.server_args
     table = runner.req_to_token_pool.req_to_token
     found: dict[str, Any] = {
         "context_len": int(runner.model_config.context_len),
         "page_size": int(runner.page_size),
-        "kv_bytes_per_token": _cell_bytes(runner, holder),
-        "configurator": _configurator(holder),
+        "kv_bytes_per_token": _cell_bytes(runner, config, configurator),
+        "configurator": _kind(runner, configurator),
         "slots_per_request": _slots_per_request(runner, holder, config),
         "dp_size": _attention_dp(runner),
         "ranks": int(args.tp_size) * int(args.pp_size),
         "post_capture": bool(getattr(holder, "post_capture_kv_active", False)),
         "table_columns": int(table.shape[1]),
         "table_padding_rows": int(table.shape[0]) - int(runner.req_to_token_pool.size),
-        "fixed_overhead_bytes": _fixed_overhead(holder),
+        # 0.5.22 on: off the budget before it is divided among tokens.
+        "fixed_overhead_bytes": int(getattr(configurator, "_fixed_overhead_bytes", 0)),
         "multimodal_reserve_gib": _multimodal_reserve(runner),
     }
     if config is None:
@@ -61,25 +62,31 @@ def _state_config(runner: Any, holder: Any) -> Any:
     return getattr(runner, "mambaish_config", None)
 
 
-def _cell_bytes(runner: Any, holder: Any) -> int:
+def _configurator(holder: Any) -> Any:
+    """0.5.11 on: the object that divides among tokens; None before."""
+    try:
+        from sglang.srt.model_executor.pool_configurator import create_memory_pool_configurator
+    except ImportError:
+        return None
+    return create_memory_pool_configurator(holder)
+
+
+def _kind(runner: Any, configurator: Any) -> str:
+    if configurator is not None:
+        return type(configurator).__name__
+    return "HybridSWAPoolConfigurator" if runner.is_hybrid_swa else "DefaultPoolConfigurator"
+
+
+def _cell_bytes(runner: Any, config: Any, configurator: Any) -> int:
     """Bytes that the division counts for one token, of the target and where so of the draft."""
-    with contextlib.suppress(ImportError):
-        module = importlib.import_module("sglang.srt.model_executor.pool_configurator")
-        return int(getattr(module.create_memory_pool_configurator(holder), "_cell_size", 0) or 0)
+    if configurator is not None:
+        return int(getattr(configurator, "_cell_size", 0) or 0)
     # Up to 0.5.10 the runner computes it from a number of layers.
-    config = _state_config(runner, holder)
     layers = runner.num_effective_layers
     if config is not None:
         ids = config.full_attention_layer_ids
         layers = len([i for i in ids if runner.start_layer <= i < runner.end_layer])
     return int(runner.get_cell_size_per_token(layers))
-
-
-def _configurator(holder: Any) -> str:
-    with contextlib.suppress(ImportError):
-        module = importlib.import_module("sglang.srt.model_executor.pool_configurator")
-        return type(module.create_memory_pool_configurator(holder)).__name__
-    return "HybridSWAPoolConfigurator" if holder.is_hybrid_swa else "DefaultPoolConfigurator"
 
 
 def _slots_per_request(runner: Any, holder: Any, config: Any) -> int | None:
@@ -100,15 +107,6 @@ def _slots_per_request(runner: Any, holder: Any, config: Any) -> int | None:
 def _attention_dp(runner: Any) -> int:
     args = runner.server_args
     return int(args.dp_size) if args.enable_dp_attention else 1
-
-
-def _fixed_overhead(holder: Any) -> int:
-    """0.5.22 on: bytes that come off the budget before it is divided among tokens."""
-    with contextlib.suppress(ImportError):
-        module = importlib.import_module("sglang.srt.model_executor.pool_configurator")
-        made = module.create_memory_pool_configurator(holder)
-        return int(getattr(made, "_fixed_overhead_bytes", 0))
-    return 0
 
 
 def _multimodal_reserve(runner: Any) -> float:
@@ -136,6 +134,3 @@ def _stage_layers(runner: Any, layers: list[int]) -> int:
     total = runner.model_config.num_hidden_layers
     stages = [get_pp_indices(total, rank, args.pp_size) for rank in range(args.pp_size)]
     return max(len([i for i in layers if first <= i < last]) for first, last in stages)
-
-
-__all__ = ["facts_of"]

@@ -69,7 +69,6 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
             args.resolve_once()
         if hasattr(args, "check_server_args"):
             args.check_server_args()
-        answer["split"] = runner.splits_pools()
         answer["limits"] = runner.limits(args)
         told = request["device"]
         memory = counter.Counter(told["total_bytes"], told["free_bytes"], told.get("bounded", True))
@@ -175,5 +174,4 @@ def _tell(made: Any, name: str, memory: counter.Counter, answer: dict[str, Any])
         "max_mamba_cache_size": encode(runner.state_slots(made.server_args)),
         "page_size": made.page_size,
         "pools": runner.pools_of(made),
-        "classes": runner.pool_classes(made),
     }

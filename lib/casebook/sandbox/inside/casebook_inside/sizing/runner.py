@@ -1,7 +1,7 @@
 """SGLang's own ``ModelRunner``, from its constructor to the end of its memory pools.
 
-What is not SGLang's here: the ranks' connections (:mod:`.parallel`), the weights (a number of bytes
-that is charged where the loader would have read them) and the device's memory (:mod:`.counter`). Up
+What is not SGLang's here: the ranks' connections (:mod:`.parallel`), the files of weights (the model
+is constructed and counted, or a number of bytes is charged) and the device's memory (:mod:`.counter`). Up
 to 0.5.13 the constructor goes on from the weights to the pools and beyond, and is stopped behind the
 pools; from 0.5.14 the pools come by a call of their own, after the draft's weights.
 """
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from casebook_inside.resolve import in_effect
 from casebook_inside.sizing.counter import Counter
 
 
@@ -83,9 +84,6 @@ class Loader:
         with loader.set_default_torch_dtype(model_config.dtype), torch.device("cuda"):
             quantization = loader._get_quantization_config(model_config, self.load_config)
             return loader._initialize_model(model_config, self.load_config, quantization).eval()
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name)
 
 
 def _forward(
@@ -251,16 +249,7 @@ def limits(args: Any) -> dict[str, Any]:
         "tp_size",
         "pp_size",
     )
-    overrides = sys.modules.get("sglang.srt.arg_groups.overrides")
-    reader = getattr(overrides, "resolution_result", None)
-    found = {}
-    for name in (*names, "speculative_num_draft_tokens", "speculative_algorithm"):
-        found[name] = (
-            reader(args, name) if reader and hasattr(args, "_raw_input") else getattr(args, name)
-        )
-    drafts = found.pop("speculative_num_draft_tokens")
-    found["draft_tokens"] = drafts if found.pop("speculative_algorithm") else None
-    return found
+    return {name: in_effect(args, name) for name in names}
 
 
 def draft_tokens(args: Any) -> Any:
@@ -373,10 +362,3 @@ def _walk(value: Any, path: str, found: dict[str, Any], seen: set[int], depth: i
         seen.add(id(value))
         for key, one in vars(value).items():
             _walk(one, f"{path}.{key}", found, seen, depth + 1)
-
-
-def pool_classes(runner: Any) -> dict[str, str]:
-    """The classes of the pools that the release chose."""
-    names = ("req_to_token_pool", "token_to_kv_pool", "token_to_kv_pool_allocator")
-    pools = {name: getattr(runner, name, None) for name in names}
-    return {name: type(pool).__name__ for name, pool in pools.items() if pool is not None}
