@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,16 @@ def test_every_command_has_help(capfd: pytest.CaptureFixture[str]) -> None:
     for name in names:
         code, out, _ = run(capfd, name, "--help")
         assert (code, out.startswith("Usage:")) == (0, True)
+
+
+def test_help_waits_for_no_heavy_import() -> None:
+    heavy = {"torch", "distributed", "matplotlib", "papermill"}
+    code = (
+        "import sys\nfrom casebook.cli import cli\ncli(['--help'], standalone_mode=False)\n"
+        f"sys.exit(repr(found) if (found := {heavy} & sys.modules.keys()) else 0)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("table", ["releases", "gpus", "models"])

@@ -10,16 +10,18 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import click
-import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from casebook import __version__
 from casebook.errors import CasebookError, SchedulerError, StoreError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _COLOURS = {
     "rejected": "bold red",
@@ -291,6 +293,8 @@ def models() -> None:
 
 
 def _print_frame(make: Callable[[], pd.DataFrame]) -> None:
+    import pandas as pd
+
     with pd.option_context("display.width", None, "display.max_colwidth", 60):
         click.echo(make().to_string(index=False))
 

@@ -7,7 +7,22 @@ to train a little, export, serve, and measure how many tokens the target accepts
 that on a CPU; ``casebook.dflash.checks`` holds the 32 checks.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from casebook.dflash.config import DrafterConfig, default_layer_ids
-from casebook.dflash.model import Drafter
+
+if TYPE_CHECKING:
+    from casebook.dflash.model import Drafter
 
 __all__ = ["Drafter", "DrafterConfig", "default_layer_ids"]
+
+
+def __getattr__(name: str) -> Any:
+    # On demand, so that `casebook --help` does not wait for torch.
+    if name != "Drafter":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from casebook.dflash.model import Drafter
+
+    return Drafter

@@ -8,14 +8,16 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from casebook.catalog.models import model as find_model
 from casebook.catalog.models import read_checkpoint
-from casebook.dflash.bench import Given, Launch
 from casebook.errors import CasebookError
+
+if TYPE_CHECKING:
+    from casebook.dflash.bench import Given, Launch  # brings torch, which --help can do without
 
 _MARKS = {"pass": ("green", "pass"), "fail": ("red", "FAIL"), "not applicable": ("white", "n/a ")}
 
@@ -45,6 +47,9 @@ def drafter_check(
 
     Checks that need the training code are not applicable here; notebook 07 runs them.
     """
+    from casebook.dflash.bench import Launch
+    from casebook.dflash.checks import files_table
+
     try:
         given = read_given(
             directory,
@@ -55,8 +60,6 @@ def drafter_check(
             tokens,
             store,
         )
-        from casebook.dflash.checks import files_table
-
         table = files_table(given)
     except CasebookError as error:
         click.echo(str(error), err=True)
@@ -80,6 +83,7 @@ def read_given(
     store: Path | None = None,
 ) -> Given:
     """A drafter directory and its surroundings, as the checks want them."""
+    from casebook.dflash.bench import Given, Launch
     from casebook.dflash.checkpoint import tensor_infos
     from casebook.dflash.config import read_json
     from casebook.dflash.tokens import read_report, read_samples
