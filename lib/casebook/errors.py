@@ -85,12 +85,12 @@ class StoreError(CasebookError):
     """The place where runs leave their results could not be written."""
 
 
+class MemoryPlanError(CasebookError):
+    """What a launch needs in memory cannot be told, and why."""
+
+
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     """The ``count`` known names most like ``name``, best first, ignoring case."""
     by_folded = {k.casefold(): k for k in known}
     found = difflib.get_close_matches(name.casefold(), list(by_folded), n=count, cutoff=0.5)
     return [by_folded[f] for f in found]
-
-
-class MemoryPlanError(CasebookError):
-    """What a launch needs in memory cannot be told, and why."""
