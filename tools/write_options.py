@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from casebook import capsule as capsules
+from casebook.catalog.flags import HIDDEN
 from casebook.catalog.gpus import gpu
 from casebook.catalog.releases import releases_table
 from casebook.paths import data_dir
@@ -44,9 +45,7 @@ def shapes(
     for dest, names in flags.items():
         kinds = {takes[name] for name in names if name in takes}
         for name in names:
-            kind = takes.get(name) or (next(iter(kinds)) if len(kinds) == 1 else None)
-            if kind is None:
-                continue  # not in the help at all: of no use to a person
+            kind = takes.get(name) or (next(iter(kinds)) if len(kinds) == 1 else HIDDEN)
             alias = rf"^  {re.escape(name)}(?![\w-])[^\n]*\n?\s+Deprecated alias for"
             found[name] = {
                 "field": renamed.get(dest, dest),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from casebook.catalog.flags import advice, load_flags
+from casebook.launch.options import options
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,14 @@ def test_every_span_is_in_order() -> None:
     for flag, spans in load_flags().items():
         assert flag.startswith("--")
         assert spans
+
+
+def test_an_option_that_help_hides_is_known_but_never_proposed() -> None:
+    hidden = "--forward-pass-metrics-ipc-name"
+    assert advice(hidden, "0.5.23") is None
+    assert advice(hidden, "0.5.11") == f"{hidden} comes with 0.5.12; 0.5.11 does not have it yet."
+    assert hidden not in options("0.5.23").by_name
+    assert hidden not in options("0.5.11").elsewhere
 
 
 @pytest.mark.capsule

@@ -1,12 +1,13 @@
-"""Which release knows which flag, and what it sets there (``data/flags.json``).
+"""Which release knows which flag, what it sets there and what it takes (``data/options.json``).
 
-Written by ``tools/write_flags.py`` from each release's own parser; read to say what to write in place
-of a flag that a release does not have.
+Reading a script must not need a capsule, nor must saying what to write in place of a flag that a release
+does not have; so ``tools/write_options.py`` keeps what each release's own parser accepts as data.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,14 +16,20 @@ from packaging.version import Version
 from casebook.errors import DataError
 from casebook.paths import data_dir
 
+HIDDEN = "hidden"
+
 
 @dataclass(frozen=True)
 class Span:
-    """The releases, first to last, in which a flag sets the argument ``dest``."""
+    """The releases, first to last, in which a flag sets the argument ``field`` in the same way."""
 
     first: str
     last: str
-    dest: str
+    field: str
+    takes: str
+    """``none`` (a switch), ``one``, ``optional`` or ``many``; ``hidden`` where ``--help`` leaves it out."""
+    alias: bool
+    """Whether it is a deprecated alias, which is an action of its own in the parser."""
 
     def covers(self, release: str) -> bool:
         """Whether ``release`` lies in the span."""
@@ -30,16 +37,25 @@ class Span:
 
 
 @lru_cache(maxsize=1)
-def load_flags() -> dict[str, tuple[Span, ...]]:
-    """Flag -> its spans, in order. Raises DataError if the file cannot be read."""
-    path = data_dir() / "flags.json"
+def load_options() -> tuple[tuple[str, ...], Mapping[str, tuple[Span, ...]]]:
+    """The releases, in order, and option -> its spans. Raises DataError if the file cannot be read."""
+    path = data_dir() / "options.json"
     try:
-        table = json.loads(path.read_text("utf-8"))["flags"]
-        return {flag: tuple(Span(*span) for span in spans) for flag, spans in table.items()}
+        found = json.loads(path.read_text("utf-8"))
+        table = {
+            name: tuple(Span(*span) for span in spans) for name, spans in found["options"].items()
+        }
+        return tuple(found["releases"]), table
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise DataError(
-            f"{path} cannot be read ({error}); write it again with tools/write_flags.py."
+            f"{path} cannot be read ({error}); write it again with tools/write_options.py."
         ) from error
+
+
+@lru_cache(maxsize=1)
+def load_flags() -> Mapping[str, tuple[Span, ...]]:
+    """The long options of :func:`load_options`, those too that ``--help`` does not show."""
+    return {name: spans for name, spans in load_options()[1].items() if name.startswith("--")}
 
 
 def advice(flag: str, release: str) -> str | None:
@@ -63,14 +79,14 @@ def advice(flag: str, release: str) -> str | None:
 
 def _successors(flag: str, last: Span, release: str) -> list[str]:
     """The flags of ``release`` for what ``flag`` set last: same argument, or one with the same flags."""
-    dests = {last.dest}
+    fields = {last.field}
     for other, spans in load_flags().items():
         # Another spelling of the same argument, in the last release that had the flag.
-        if other != flag and any(s.dest == last.dest and s.covers(last.last) for s in spans):
-            dests |= {s.dest for s in spans if s.covers(release)}
+        if other != flag and any(s.field == last.field and s.covers(last.last) for s in spans):
+            fields |= {s.field for s in spans if s.covers(release)}
     found = [
         other
         for other, spans in load_flags().items()
-        if any(s.covers(release) and s.dest in dests for s in spans)
+        if any(s.covers(release) and s.field in fields for s in spans)
     ]
     return sorted(found, key=len)[:2]

@@ -1,18 +1,13 @@
-"""SGLang's options per release (``data/options.json``), as each release's own parser lists them.
-
-Reading a script must not need a capsule; what a release accepts is therefore kept as data, taken from
-``--help`` of the release's own parser.
-"""
+"""SGLang's options per release, as ``--help`` of each release's own parser lists them."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from casebook.errors import DataError, UnknownReleaseError, nearest
-from casebook.paths import data_dir
+from casebook.catalog.flags import HIDDEN, load_options
+from casebook.errors import UnknownReleaseError, nearest
 
 
 @dataclass(frozen=True)
@@ -58,31 +53,20 @@ class Options:
         return nearest(name.replace("_", "-"), self.by_name)
 
 
-@lru_cache(maxsize=1)
-def _table() -> tuple[list[str], dict[str, list[tuple[str, str, str, str, bool]]]]:
-    path = data_dir() / "options.json"
-    try:
-        found = json.loads(path.read_text("utf-8"))
-        return found["releases"], {n: [tuple(s) for s in v] for n, v in found["options"].items()}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{path} cannot be read ({error}); write it again with tools/write_options.py."
-        ) from error
-
-
 @lru_cache(maxsize=32)
 def options(release: str = "0.5.11") -> Options:
     """The options of a release. Raises UnknownReleaseError or DataError."""
-    releases, table = _table()
+    releases, table = load_options()
     if release not in releases:
         raise UnknownReleaseError("SGLang release", release, releases, "See `casebook releases`.")
     number = {name: i for i, name in enumerate(releases)}
     here: dict[str, Option] = {}
     elsewhere: dict[str, tuple[str, str]] = {}
     for name, spans in table.items():
-        for first, last, field, takes, alias in spans:
-            if number[first] <= number[release] <= number[last]:
-                here[name] = Option(name, field, takes, alias)
-        if name not in here:
-            elsewhere[name] = (spans[0][0], spans[-1][1])
+        shown = [span for span in spans if span.takes != HIDDEN]
+        for span in shown:
+            if number[span.first] <= number[release] <= number[span.last]:
+                here[name] = Option(name, span.field, span.takes, span.alias)
+        if shown and name not in here:
+            elsewhere[name] = (shown[0].first, shown[-1].last)
     return Options(release, here, elsewhere)
