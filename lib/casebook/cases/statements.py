@@ -18,7 +18,7 @@ from casebook.cases.model import (
     VariableStatement,
 )
 from casebook.launch.finding import Finding
-from casebook.resolution.model import Argument, OutcomeKind, short
+from casebook.resolution.model import Argument, OutcomeKind, same, short
 from casebook.resolution.trail import Trail
 
 
@@ -84,9 +84,9 @@ def _argument(statement: ArgumentStatement, evidence: Evidence) -> Answer:
 def _argument_checks(statement: ArgumentStatement, argument: Argument) -> list[bool]:
     checks = []
     if statement.ends_as is not None:
-        checks.append(_same(argument.final, statement.ends_as))
+        checks.append(same(argument.final, statement.ends_as))
     if statement.ends_unlike is not None:
-        checks.append(not _same(argument.final, statement.ends_unlike))
+        checks.append(not same(argument.final, statement.ends_unlike))
     if statement.ends_unset:
         checks.append(argument.final is None)
     if statement.verdict:
@@ -104,8 +104,8 @@ def _error(statement: ErrorStatement, evidence: Evidence) -> Answer:
     failure = outcome.failure
     if failure is None:
         return Answer(False, outcome.sentence)
-    same = _squeezed(failure.message).startswith(_squeezed(statement.begins))
-    return Answer(same and statement.type in ("", failure.type), outcome.sentence)
+    begins = failure.begins(statement.begins)
+    return Answer(begins and statement.type in ("", failure.type), outcome.sentence)
 
 
 @ask.register
@@ -159,12 +159,3 @@ def _trail(evidence: Evidence) -> Trail:
     if evidence.trail is None:
         raise ValueError("a statement on the resolved launch was asked without a trail")
     return evidence.trail
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Equal in value and type, as ``True`` is not ``1``."""
-    return type(one) is type(other) and bool(one == other)
-
-
-def _squeezed(text: str) -> str:
-    return "".join(text.split())

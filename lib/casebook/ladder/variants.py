@@ -84,9 +84,7 @@ def ask(read: Mapping[str, Analysis], *, release: str, gpu: str, seen: str) -> d
             found[name] = Asked(None, analysis.shield.text(str(error)), False)
             continue
         failure = trail.outcome.failure
-        same = failure is not None and "".join(failure.message.split()).startswith(
-            "".join(seen.split())
-        )
+        same = failure is not None and failure.begins(seen)
         found[name] = Asked(trail, "", same)
     return found
 

@@ -119,11 +119,10 @@ def _each(
 
 def raises(message: str) -> Predicate:
     """Does SGLang raise an error whose message begins with ``message`` (white space apart)?"""
-    wanted = "".join(message.split())
 
     def ask(trail: Trail) -> bool:
         failure = trail.outcome.failure
-        return failure is not None and "".join(failure.message.split()).startswith(wanted)
+        return failure is not None and failure.begins(message)
 
     return ask
 

@@ -106,9 +106,7 @@ def deciding_change(trail: Trail, flag: str) -> Change | None:
 
 def _raised(trail: Trail, seen: str) -> bool:
     failure = trail.outcome.failure
-    if failure is None:
-        return False
-    return "".join(failure.message.split()).startswith("".join(seen.split()))
+    return failure is not None and failure.begins(seen)
 
 
 def _with_flag(flag: str, value: str, trail: Trail) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from casebook.errors import DataError
 from casebook.launch import Launch
 from casebook.resolution import sources
-from casebook.resolution.model import Change, EnvAccess, Failure, Frame, LogLine
+from casebook.resolution.model import Change, EnvAccess, Failure, Frame, LogLine, same
 
 # Functions that pass a decision on: the line to name is their caller's, or the provider's.
 PASS_ON = frozenset(
@@ -67,7 +67,7 @@ def changes(events: list[dict[str, Any]], reader: Reader) -> dict[str, list[Chan
     changed = {
         e["field"]
         for e in events
-        if e["kind"] in ("assign", "declare") and not _same(e["old"], e["new"])
+        if e["kind"] in ("assign", "declare") and not same(e["old"], e["new"])
     }
     found: dict[str, list[Change]] = {}
     declared: dict[tuple[str, str], _Raw] = {}
@@ -82,7 +82,7 @@ def changes(events: list[dict[str, Any]], reader: Reader) -> dict[str, list[Chan
             declared[field, repr(new)] = author
         elif stack and stack[0][2] == "materialize_declarations":
             author = declared.get((field, repr(new)), author)
-        if _same(old, new):
+        if same(old, new):
             continue
         message = _message_for(author, field, logs, reader, changed)
         found.setdefault(field, []).append(
@@ -97,11 +97,6 @@ def changes(events: list[dict[str, Any]], reader: Reader) -> dict[str, list[Chan
             )
         )
     return found
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Equal in value and in type: ``1`` is not ``True``, and ``8`` is not ``8.0``."""
-    return type(one) is type(other) and bool(one == other)
 
 
 def _at_key(

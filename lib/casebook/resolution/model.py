@@ -158,6 +158,10 @@ class Failure:
         """SGLang's innermost frame."""
         return self.frames[-1] if self.frames else None
 
+    def begins(self, text: str) -> bool:
+        """Whether its message begins with ``text``; white space is not compared."""
+        return squeezed(self.message).startswith(squeezed(text))
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -173,6 +177,16 @@ class Outcome:
     def starts(self) -> bool:
         """Whether the launch gets past its arguments."""
         return self.kind is OutcomeKind.STARTS
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal in value and in type: ``1`` is not ``True``, and ``8`` is not ``8.0``."""
+    return type(one) is type(other) and bool(one == other)
+
+
+def squeezed(text: str) -> str:
+    """``text`` without its white space."""
+    return "".join(text.split())
 
 
 def short(value: Any, width: int = 60) -> str:

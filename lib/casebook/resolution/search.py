@@ -15,7 +15,7 @@ import pandas as pd
 
 from casebook.capsule import Capsule
 from casebook.resolution import sources
-from casebook.resolution.model import Frame
+from casebook.resolution.model import Frame, squeezed
 
 SERVER_ARGS = "srt/server_args.py"
 # Where a release keeps the code that decides arguments; later ones moved it out of server_args.py.
@@ -67,7 +67,7 @@ def raises(capsule: Capsule, message: str, within: tuple[str, ...] = DECIDING) -
 
     White space is not compared: SGLang joins sentences without a blank, and people quote them with one.
     """
-    wanted = _squeeze(message)
+    wanted = squeezed(message)
     found = []
     for path in files(capsule, within):
         source = sources.read(path)
@@ -178,7 +178,7 @@ def _matches(template: list[str | None], wanted: str) -> bool:
     for number, part in enumerate(template):
         if part is None:
             continue
-        text = _squeeze(part)
+        text = squeezed(part)
         after_value = number > 0 and template[number - 1] is None
         at = wanted.find(text, position) if after_value else position
         if at >= 0 and wanted.startswith(text, at):
@@ -196,7 +196,3 @@ def _overlap(wanted: str, text: str, position: int) -> int:
     """Length of the longest end of ``wanted``, after ``position``, that begins ``text``."""
     longest = min(len(text), len(wanted) - position)
     return next((n for n in range(longest, 0, -1) if text.startswith(wanted[-n:])), 0)
-
-
-def _squeeze(text: str) -> str:
-    return "".join(text.split())

@@ -24,7 +24,7 @@ from casebook.paths import cache_dir
 from casebook.resolution import interpret, pool
 from casebook.resolution.config_notes import config_notes, words_from_file
 from casebook.resolution.guards import guard_of
-from casebook.resolution.model import Change, EnvAccess
+from casebook.resolution.model import Change, EnvAccess, same
 from casebook.resolution.trail import Trail
 from casebook.resolution.verdicts import ignored_config, judge, outcome_of
 from casebook.sandbox import Limits
@@ -292,6 +292,6 @@ def _with_unseen(
 ) -> list[Change]:
     """Add the change that no write explains: a container edited in place, or a declared fallback."""
     last = steps[-1].new if steps else parsed
-    if type(last) is type(final) and last == final:
+    if same(last, final):
         return steps
     return [*steps, Change(old=last, new=final, kind=kind, phase=phase, frames=())]

@@ -15,6 +15,7 @@ from casebook.resolution.model import (
     Outcome,
     OutcomeKind,
     Verdict,
+    same,
     short,
 )
 
@@ -70,7 +71,7 @@ def _verdict(
     outcome: Outcome,
     intended: str | None,
 ) -> tuple[Verdict, str]:
-    changed = not (type(parsed) is type(final) and parsed == final)
+    changed = not same(parsed, final)
     if outcome.failure is not None and blames(outcome.failure, field, flags):
         return Verdict.REJECTED, _blame_note(typed, parsed, changes, final)
     if typed is None and intended is not None:
