@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from casebook.errors import CasebookError
+from casebook.runs.verdict import FILE_VARIABLE
 
-# Set by a Jupyter server in the kernels of its sessions, and by our runner in headless ones.
-_SESSION, _HEADLESS = "JPY_SESSION_NAME", "CASEBOOK_VERDICT_FILE"
+# Set by a Jupyter server in the kernels of its sessions; our runner sets FILE_VARIABLE in headless ones.
+_SESSION = "JPY_SESSION_NAME"
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def form(
     whether a person can press the button.
     """
     if live is None:
-        live = _SESSION in os.environ and _HEADLESS not in os.environ
+        live = _SESSION in os.environ and FILE_VARIABLE not in os.environ
     if not live:
         return StaticHtml(_said(answer, {field.name: field.value for field in fields}))
     import ipywidgets as widgets
