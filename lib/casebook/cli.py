@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from casebook import __version__
+from casebook.console import by_comma, console, launch_words
 from casebook.errors import CasebookError, SchedulerError, StoreError
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def explain(
             "`casebook explain -- python -m sglang.launch_server --model-path ...`"
         )
     trail = trace(
-        _words(command),
+        launch_words(command),
         release=release,
         gpu=gpu,
         gpus=gpus,
@@ -117,15 +118,15 @@ def explain(
     if as_json:
         click.echo(json.dumps(trail.as_record(), indent=1))
     else:
-        console = _console()
-        _print_outcome(console, trail)
+        out = console()
+        _print_outcome(out, trail)
         if stories:
             for story in stories:
-                console.print(str(story), highlight=False, markup=False)
+                out.print(str(story), highlight=False, markup=False)
         elif trail.arguments:
-            console.print(_verdict_table(trail.table(everything)))
+            out.print(_verdict_table(trail.table(everything)))
         for note in trail.notes:
-            console.print(f"Note: {note}", markup=False, highlight=False)
+            out.print(f"Note: {note}", markup=False, highlight=False)
     sys.exit(0 if trail.outcome.starts else 1)
 
 
@@ -180,7 +181,7 @@ def who_writes(field: str, release: str, reads: bool) -> None:
         where = f"{row['file']}:{row['line']}{later}"
         cells = (where, row["function"], row["style"], row["condition"], row["text"])
         table.add_row(*map(escape, cells))
-    _console().print(table)
+    console().print(table)
 
 
 @cli.command()
@@ -203,13 +204,13 @@ def compare(
 
     if sum(given is not None for given in (releases, gpus, models)) > 1:
         raise click.UsageError("compare over one thing: --releases, --gpus or --models")
-    launch = _words(command)
+    launch = launch_words(command)
     if gpus is not None:
-        trails = comparing.over_gpus(launch, _by_comma(gpus), release=release)
+        trails = comparing.over_gpus(launch, by_comma(gpus), release=release)
     elif models is not None:
-        trails = comparing.over_models(launch, _by_comma(models), release=release, gpu=gpu)
+        trails = comparing.over_models(launch, by_comma(models), release=release, gpu=gpu)
     else:
-        chosen = _by_comma(releases) if releases is not None else None
+        chosen = by_comma(releases) if releases is not None else None
         trails = comparing.over_releases(launch, chosen, gpu=gpu)
     table = Table(header_style="bold")
     for column in ("argument", *trails):
@@ -217,7 +218,7 @@ def compare(
     table.add_row("(the launch)", *(str(t.outcome.kind) for t in trails.values()))
     for name, row in comparing.final_values(trails).iterrows():
         table.add_row(escape(str(name)), *(escape(str(value)) for value in row))
-    _console().print(table)
+    console().print(table)
 
 
 @cli.command()
@@ -250,23 +251,10 @@ def bisect(
     else:
         assert verdict is not None
         predicate = comparing.has_verdict(*verdict)
-    found = comparing.bisect(_words(command), predicate, good=good, bad=bad, gpu=gpu)
+    found = comparing.bisect(launch_words(command), predicate, good=good, bad=bad, gpu=gpu)
     click.echo(str(found))
     for diff in found.diffs:
         click.echo(f"\n{diff.diff}")
-
-
-def _by_comma(text: str) -> list[str]:
-    """The names in ``a, b``; at least one."""
-    found = [name.strip() for name in text.split(",") if name.strip()]
-    if not found:
-        raise click.UsageError("no name given; write them with commas between.")
-    return found
-
-
-def _words(command: tuple[str, ...]) -> str | list[str]:
-    """The launch behind ``--``: its words, or one quoted command line."""
-    return list(command) if len(command) > 1 else command[0]
 
 
 def _value(text: str) -> Any:
@@ -299,19 +287,14 @@ def _print_frame(make: Callable[[], pd.DataFrame]) -> None:
         click.echo(make().to_string(index=False))
 
 
-def _console() -> Console:
-    # A file or a pipe has no width; a table of file names and values wants some.
-    return Console(width=None if sys.stdout.isatty() else 140)
-
-
-def _print_outcome(console: Console, trail: Any) -> None:
+def _print_outcome(out: Console, trail: Any) -> None:
     style = "bold green" if trail.outcome.starts else "bold red"
-    console.print(
+    out.print(
         f"SGLang {escape(trail.release)} on {escape(trail.gpu)}, {escape(trail.model)}: "
         f"[{style}]{trail.outcome.kind.upper()}[/]",
         highlight=False,
     )
-    console.print(trail.outcome.sentence, markup=False, highlight=False)
+    out.print(trail.outcome.sentence, markup=False, highlight=False)
 
 
 def _verdict_table(frame: pd.DataFrame) -> Table:

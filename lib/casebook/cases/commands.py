@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -20,6 +19,7 @@ from casebook.cases.batch import run_cases
 from casebook.cases.run import Cell, CellState, run_case
 from casebook.catalog.releases import load_releases
 from casebook.catalog.releases import release as find_release
+from casebook.console import by_comma, console, launch_words
 
 _STYLES = {
     CellState.REPRODUCES: "bold red",
@@ -42,7 +42,7 @@ def list_cases() -> None:
     for found in load.load_cases().values():
         row = (found.name, found.title, found.seen_in or "every release", found.mended_in or "")
         table.add_row(*map(escape, row))
-    _console().print(table)
+    console().print(table)
 
 
 @case.command()
@@ -108,7 +108,7 @@ def run(
     Exit code: 0 every cell is as its case's file says, or the file says nothing of that release;
     1 some cell is not (marked !); 2 it could not be asked; 3 the scheduler or the store failed.
     """
-    chosen = [r.strip() for r in releases.split(",")] if releases else list(load_releases())
+    chosen = by_comma(releases) if releases else list(load_releases())
     cells = run_cases(
         load.named(names),
         chosen,
@@ -162,8 +162,7 @@ def new_case(
     """Write case NAME from a launch behind `--`, as it goes on one release now."""
     from casebook.resolution import trace
 
-    words = list(command) if len(command) > 1 else command[0]
-    trail = trace(words, release=release, gpu=gpu, model=model)
+    trail = trace(launch_words(command), release=release, gpu=gpu, model=model)
     given = {key: text for key, text in {**texts, "model": model}.items() if text}
     path = folder / f"{name}.toml"
     new.write_case(path, trail, gpu, given, arguments)
@@ -183,8 +182,4 @@ def _print_states(cells: list[Cell]) -> None:
             style = _STYLES[by_place[str(name), str(release)].state]
             marks.append(f"[{style}]{escape(str(mark))}[/]")
         table.add_row(escape(str(name)), *marks)
-    _console(18 * len(frame.columns) + 60).print(table)
-
-
-def _console(width: int = 140) -> Console:
-    return Console(width=None if sys.stdout.isatty() else width)
+    console(18 * len(frame.columns) + 60).print(table)

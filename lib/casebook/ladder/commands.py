@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from casebook.console import console
 from casebook.ladder.climb import climb, read_any
 from casebook.ladder.record import run_recorded
 from casebook.launch.copies import compare
@@ -118,21 +119,20 @@ def ladder(
     if as_json:
         click.echo(found.table().to_json(orient="records", indent=1))
     else:
-        from rich.console import Console
         from rich.markup import escape
         from rich.table import Table
 
-        console = Console(width=None if sys.stdout.isatty() else 160)
+        out = console(160)
         shown = Table(header_style="bold")
         for column in ("argument", *found.rungs, "wrong at", "why"):
             shown.add_column(column, overflow="fold")
         for row in found.table().to_dict("records"):
             cells = [escape(str(v)) for v in row.values()]
             shown.add_row(*cells, style="bold red" if row["wrong at"] else "")
-        console.print(found.answer(), markup=False, highlight=False)
-        console.print(shown)
+        out.print(found.answer(), markup=False, highlight=False)
+        out.print(shown)
         for text in found.notes:
-            console.print(f"Note: {text}", markup=False, highlight=False)
+            out.print(f"Note: {text}", markup=False, highlight=False)
     sys.exit(1 if found.broken else 0)
 
 

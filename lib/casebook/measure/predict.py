@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from casebook.console import launch_words
 from casebook.launch import Launch
 from casebook.launch.options import options
 from casebook.measure.errors import MeasurementError
@@ -50,8 +51,7 @@ def predict(question: FitQuestion) -> Mapping[str, float]:
 
     release = question.release or DEFAULT_RELEASE
     if question.launch:
-        words = question.launch
-        launch = Launch.from_text(words[0]) if len(words) == 1 else Launch.from_words(words)
+        launch = Launch.of(launch_words(question.launch))
     else:
         launch = launch_of(question.arguments or {}, release)
     made = plan(launch, question.model, question.gpu or "B200", release=release)
