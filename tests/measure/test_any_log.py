@@ -8,9 +8,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from made_logs import Made, made_log, stamped, whole
 
+from casebook.catalog.gpus import GIB
 from casebook.errors import CasebookError
 from casebook.measure import Measurement, read_log
-from casebook.measure.model import GIB
 
 AGES = st.sampled_from(["0.5.9", "0.5.13", "0.5.20"])
 RANKS = st.sampled_from(

@@ -10,11 +10,11 @@ import pytest
 from source_lines import Line, lines_of
 
 from casebook.capsule import store
+from casebook.catalog.gpus import GIB
 from casebook.catalog.releases import load_releases
 from casebook.measure.failures import read_failure
 from casebook.measure.formats import read_event
 from casebook.measure.lines import open_source
-from casebook.measure.model import GIB
 
 pytestmark = pytest.mark.capsule
 

@@ -7,10 +7,10 @@ import pytest
 from click.testing import CliRunner
 from made_logs import Age, made_log, whole
 
+from casebook.catalog.gpus import GIB
 from casebook.measure import MeasurementError, published_start, read_log
 from casebook.measure.commands import FitQuestion, fit, fit_command
 from casebook.measure.fit import calibrate, explain, fullest_rank, measured_ledger, residuals
-from casebook.measure.model import GIB
 from casebook.measure.tables import figures_table, ranks_table
 
 CENT = GIB / 100

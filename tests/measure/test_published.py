@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from casebook.catalog.gpus import gpu
+from casebook.catalog.gpus import GIB, gpu
 from casebook.catalog.models import load_models
 from casebook.catalog.releases import release
 from casebook.errors import DataError, UnknownNameError
@@ -16,7 +16,6 @@ from casebook.measure import (
     published_table,
     read_log,
 )
-from casebook.measure.model import GIB
 
 ROWS = published()
 QUOTED = [row for row in ROWS if row.lines]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from made_logs import made_log, stamped, whole
 
+from casebook.catalog.gpus import GIB
 from casebook.measure import ForeignLogError, LogError, read_log
-from casebook.measure.model import GIB
 
 HYBRID_ERROR = (
     "RuntimeError: Not enough GPU memory for hybrid (mamba/linear-attention) state cache. Computed "

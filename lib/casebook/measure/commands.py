@@ -15,9 +15,10 @@ from typing import Any
 
 import click
 
+from casebook.catalog.gpus import GIB
 from casebook.measure.errors import MeasurementError
 from casebook.measure.fit import calibrate, explain, fullest_rank, residuals
-from casebook.measure.model import GIB, Measurement, Server
+from casebook.measure.model import Measurement, Server
 from casebook.measure.predict import predict
 from casebook.measure.read import read_log
 

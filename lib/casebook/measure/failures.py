@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
+from casebook.catalog.gpus import GIB
 from casebook.measure.lines import Message, Source
-from casebook.measure.model import GIB, Failure, FailureKind
+from casebook.measure.model import Failure, FailureKind
 
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": GIB}
 _AMOUNT = r"(\d{1,9}(?:\.\d{1,4})?) (bytes|KiB|MiB|GiB)"

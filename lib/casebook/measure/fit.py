@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from casebook.catalog.gpus import GIB
 from casebook.measure.errors import MeasurementError
-from casebook.measure.model import GIB, Measurement, Reading, Server
+from casebook.measure.model import Measurement, Reading, Server
 
 COMPONENTS = (
     "total", "free_before_load", "weights", "free_after_load", "draft_weights", "state_slots",
@@ -48,13 +49,23 @@ class Calibration:
     """Figures it rests on whose worker (target or draft) the log does not name."""
 
 
+def whole_kv(figures: Mapping[str, Reading], *, alike: bool = False) -> dict[str, Reading]:
+    """The figures with keys and values as one, too.
+
+    ``alike`` takes V to be as large as K where K alone is printed.
+    """
+    found = dict(figures)
+    for prefix in ("", "draft_"):
+        k, v = found.get(f"{prefix}k"), found.get(f"{prefix}v")
+        v = k if v is None and alike else v
+        if f"{prefix}kv" not in found and k is not None and v is not None:
+            found[f"{prefix}kv"] = Reading(k.value + v.value, k.line, k.step + v.step)
+    return found
+
+
 def measured_ledger(measurement: Measurement) -> dict[str, Reading]:
     """The figures of a measurement by the ledger's names, pools of keys and values as one."""
-    figures = dict(measurement.figures)
-    for prefix in ("", "draft_"):
-        k, v = figures.get(f"{prefix}k"), figures.get(f"{prefix}v")
-        if f"{prefix}kv" not in figures and k is not None and v is not None:
-            figures[f"{prefix}kv"] = Reading(k.value + v.value, k.line, k.step + v.step)
+    figures = whole_kv(measurement.figures)
     graphs = [graph.usage for graph in measurement.graphs if graph.usage is not None]
     if graphs and measurement.graph_bytes is not None:
         step = sum(reading.step for reading in graphs)

@@ -15,8 +15,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from casebook.catalog.gpus import GIB
 from casebook.measure.lines import Message
-from casebook.measure.model import GIB, Reading
+from casebook.measure.model import Reading
 
 _SIZE = r"(-?\d{1,9}\.\d{1,4}) ?GB"
 _COUNT = r"(-?\d{1,15})"

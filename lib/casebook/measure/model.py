@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-GIB = 2**30
+from casebook.catalog.gpus import GIB
+
 LOG_STEP = GIB // 100
 """Bytes between two sizes that the log prints differently."""
 
@@ -44,9 +45,14 @@ class Reading:
     step: int = 0
     """The print's rounding in bytes; 0 for a count, which is exact."""
 
+    @property
+    def slack(self) -> float:
+        """How far the print alone may have moved the value."""
+        return self.step / 2 + (2 if self.step else 0)
+
     def agrees(self, other: float) -> bool:
         """Whether ``other`` would have been printed as this reading."""
-        return abs(other - self.value) <= self.step / 2 + (2 if self.step else 0)
+        return abs(other - self.value) <= self.slack
 
 
 @dataclass(frozen=True)

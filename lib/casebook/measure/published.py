@@ -17,8 +17,9 @@ from typing import Any, Literal
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from casebook.catalog.gpus import GIB
 from casebook.errors import DataError, UnknownNameError
-from casebook.measure.model import GIB, LOG_STEP, FailureKind, Outcome, Reading
+from casebook.measure.model import LOG_STEP, FailureKind, Outcome, Reading
 from casebook.paths import data_dir
 
 Kind = Literal["log", "report", "recipe"]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from casebook.launch import Launch
 from casebook.measure import Published, published
 from casebook.memory.closed_form import LIMITS
 
@@ -75,7 +76,8 @@ def cap_of(row: Published) -> Cap | None:
     got = counts.get("max_running_requests")
     if got is None:
         return None
-    asked, workers = _number(row, "--max-running-requests"), row.dp or 1
+    given = Launch(row.flags).value_of("--max-running-requests")
+    asked, workers = int(given) if given else None, row.dp or 1
     slots, tokens = counts.get("state_slots"), counts.get("kv_tokens")
     each, inferred = _slots_per_request(row, slots, got)
     speculative = "--speculative-algorithm" in row.flags
@@ -118,13 +120,6 @@ def caps_table(rows: Iterable[Published] | None = None) -> pd.DataFrame:
         ],
         columns=["row", "asked", "got", "limit", "slots", "slots_per_request", "why", "source"],
     ).astype({"asked": "Int64", "slots": "Int64", "slots_per_request": "Int64"})
-
-
-def _number(row: Published, flag: str) -> int | None:
-    words = row.flags
-    if flag not in words[:-1]:
-        return None
-    return int(words[words.index(flag) + 1])
 
 
 def _slots_per_request(row: Published, slots: int | None, got: int) -> tuple[int | None, bool]:

@@ -22,6 +22,7 @@ from tqdm.auto import tqdm
 from casebook.errors import CasebookError, DataError
 from casebook.launch import Launch
 from casebook.measure import Calibration, Published, published
+from casebook.measure.fit import whole_kv
 from casebook.measure.model import Reading
 from casebook.memory.dry_run import Device, DryRun, Sizer
 from casebook.memory.explanations import explanations
@@ -97,12 +98,7 @@ def figures(row: Published) -> dict[str, Reading]:
 
     Where K alone is printed, V is taken to be as large.
     """
-    own = dict(row.figures)
-    for prefix in ("", "draft_"):
-        k, v, both = own.get(f"{prefix}k"), own.get(f"{prefix}v"), own.get(f"{prefix}kv")
-        if both is None and k is not None:
-            v = v or k
-            own[f"{prefix}kv"] = Reading(k.value + v.value, 0, k.step + v.step)
+    own = whole_kv(row.figures, alike=True)
     if "kv_tokens" not in own and "max_total_num_tokens" in own:
         own["kv_tokens"] = own["max_total_num_tokens"]
     return own
@@ -310,7 +306,7 @@ def _record(
 ) -> dict[str, Any]:
     """``tolerance`` in per cent, on top of the print's rounding; None allows the rounding alone."""
     difference = reading.value - predicted
-    slack = reading.step / 2 + (2 if reading.step else 0)
+    slack = reading.slack
     allowed = slack if tolerance is None else max(slack + reading.value * tolerance / 100, 1)
     row = case.row
     return {
