@@ -42,7 +42,8 @@ lab: $(VENV)/.ready ## Open the notebooks in JupyterLab
 	@JUPYTER_CONFIG_PATH=lab $(BIN)/jupyter lab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks/README.md
 
 test: $(VENV)/.ready browser ## Run all tests, and every notebook with its defaults
-	@CASEBOOK_VERDICT_STRICT=1 $(BIN)/pytest --nbmake --nbmake-timeout=300 --nbmake-kernel=python3 tests notebooks $(PYTEST_ARGS)
+	@CASEBOOK_VERDICT_STRICT=1 $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile \
+	  --nbmake --nbmake-timeout=300 --nbmake-kernel=python3 tests notebooks $(PYTEST_ARGS)
 
 # As far as this machine and user allow; a test that misses something skips and says what.
 browser: $(VENV)/.ready ## Install what the tests in a browser want (apt as root, pip, npm)

@@ -123,6 +123,50 @@ def test_a_killed_worker_loses_no_item(cluster: Cluster, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_an_answer_that_dies_with_its_worker_before_it_is_read_is_made_again(
+    cluster: Cluster,
+) -> None:
+    """The client hears of the end, then of the loss; that is no word of the scheduler's."""
+    from distributed import wait
+
+    with tasks.connection(cluster.address) as client, client.as_current():
+        (address, holder), (_, other) = client.run(os.getpid).items()
+        futures = {
+            client.submit(
+                abs, -item, key=f"item-{item}", workers=[address], allow_other_workers=True
+            ): item
+            for item in range(6)
+        }
+        wait(list(futures))
+        found = tasks.settled(client, futures, str, "")
+        ended = [next(found)]
+        os.kill(other, signal.SIGSTOP)  # so that the loss lasts until it is seen
+        os.kill(holder, signal.SIGKILL)
+        while any(future.status == "finished" for future in futures):
+            client.nthreads()  # a round trip to the scheduler
+        os.kill(other, signal.SIGCONT)
+        ended += found
+    assert sorted(ended) == [(item, item) for item in range(6)]
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_dies_between_an_end_and_its_answer(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from distributed import wait
+
+    monkeypatch.setattr(tasks, "CONNECT_SECONDS", 5)
+    with tasks.connection(cluster.address) as client, client.as_current():
+        futures = {client.submit(abs, -item, key=f"item-{item}"): item for item in range(6)}
+        wait(list(futures))
+        found = tasks.settled(client, futures, str, "look there")
+        next(found)
+        cluster.scheduler.kill()
+        with pytest.raises(SchedulerError, match="went away; look there"):
+            list(found)
+
+
+@pytest.mark.slow
 @pytest.mark.capsule
 def test_cases_on_a_cluster_are_the_cases_here(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

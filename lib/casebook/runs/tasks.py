@@ -91,23 +91,24 @@ def settled(
     the work at all. ``advice`` says what to do about the former.
     """
     from distributed import as_completed
-    from distributed.comm import CommClosedError
     from distributed.scheduler import KilledWorker
 
     gone = f"The Dask scheduler at {client.scheduler.address!r} went away; {advice}."
     for future in as_completed(list(futures), loop=client.loop, raise_errors=False):
         item = futures[future]
-        if future.status not in ("finished", "error"):
-            raise SchedulerError(gone)
         try:
+            # An answer that was lost with its worker after its end is waited for once more.
             found = future.result()
         except KilledWorker:
             found = KILLED
-        except (CancelledError, CommClosedError) as error:
-            raise SchedulerError(gone) from error
-        except (CasebookError, OSError):
-            raise
         except Exception as error:
+            # What the work raised is the future's own; what fetching its answer raised is not.
+            if future.status != "error" and (
+                isinstance(error, (CancelledError, OSError)) or client.status != "running"
+            ):
+                raise SchedulerError(gone) from error
+            if isinstance(error, (CasebookError, OSError)):
+                raise
             raise SchedulerError(
                 f"A worker could not run {label(item)} ({type(error).__name__}: {error}); set this "
                 "checkout up on each worker, and start the worker with its Python."
