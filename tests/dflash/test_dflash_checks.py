@@ -109,14 +109,8 @@ def target_dir(folder: Path) -> Path:
 
 def test_the_command_passes_a_sound_drafter(tmp_path: Path) -> None:
     arguments = [str(exported(tmp_path / "d")), "--target", str(target_dir(tmp_path / "t"))]
-    arguments += [
-        "--context-length",
-        "256",
-        "--training-length",
-        "512",
-        "--release",
-        "0.5.15.post1",
-    ]
+    arguments += ["--training-length", "512", "--release", "0.5.15.post1"]
+    arguments += ["--", "--context-length", "256"]
     done = CliRunner().invoke(drafter_check, arguments)
     assert done.exit_code == 0, done.output
     assert "pass 26" in done.output
@@ -128,8 +122,10 @@ def test_the_command_passes_a_sound_drafter(tmp_path: Path) -> None:
     [
         ({"partial_rotary_factor": 0.25}, [], "FAIL  9"),
         ({"rope_theta": 1e6}, [], "FAIL  8"),
-        ({}, ["--draft-tokens", "6"], "FAIL 24"),
-        ({}, ["--context-length", "900", "--training-length", "512"], "FAIL 32"),
+        ({}, ["--", "--speculative-num-draft-tokens", "6"], "FAIL 24"),
+        ({}, ["--training-length", "512", "--", "--context-length", "900"], "FAIL 32"),
+        ({}, ["--release", "0.5.23", "--", "--tp", "3"], "FAIL 26"),
+        ({}, ["--release", "0.5.23", "--", "--pp-size=2"], "FAIL 26"),
         ({}, ["--target", "Qwen/Qwen3-8B"], "FAIL 12"),
         (
             {"dflash_config": {"mask_token_id": 1, "target_layer_ids": [1, 3, 5]}},
@@ -145,6 +141,52 @@ def test_the_command_fails_an_unsound_one(
     done = CliRunner().invoke(drafter_check, [str(exported(tmp_path / "d", **changes)), *options])
     assert done.exit_code == 1, done.output
     assert line in done.output
+
+
+SCRIPT = """\
+python -m sglang.launch_server --model-path Qwen/Qwen3-8B --port 30001 &
+TOKENS=6
+python -m sglang.launch_server --model-path Qwen/Qwen3-8B --speculative-algorithm DFLASH \\
+  --speculative-draft-model-path /models/other --speculative-num-draft-tokens 4 &
+python -m sglang.launch_server --model-path Qwen/Qwen3-8B --speculative-algorithm DFLASH \\
+  --speculative-draft-model-path /models/d --speculative-num-draft-tokens $TOKENS \\
+  --context-length 900
+"""
+
+
+def test_the_command_takes_the_launch_from_a_script(tmp_path: Path) -> None:
+    """The server that names this drafter; its target from the catalog, its flags after expansion."""
+    script = tmp_path / "serve.sh"
+    script.write_text(SCRIPT)
+    sound = [str(exported(tmp_path / "d")), "--training-length", "512", "--launch", str(script)]
+    done = CliRunner().invoke(drafter_check, sound)
+    assert done.exit_code == 1, done.output
+    assert "launch 6" in done.output
+    assert "serves 900 tokens, the drafter's positions end at 512" in done.output
+    assert "FAIL 12" in done.output  # Qwen3-8B's hidden size is another
+    done = CliRunner().invoke(drafter_check, [*sound, "--", "--tp", "2"])
+    assert (done.exit_code, "not both" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--speculative-algorithm", "NEXTN"], "serves no DFlash drafter"),
+        (["--context-length", "32k"], "'32k', which is no whole number"),
+        (["--tp", "0"], "'0', which is no whole number"),
+        (["vllm", "serve"], "does not start an SGLang server"),
+    ],
+)
+def test_a_launch_that_serves_no_drafter_is_said(
+    tmp_path: Path, words: list[str], said: str
+) -> None:
+    done = CliRunner().invoke(drafter_check, [str(exported(tmp_path / "d")), "--", *words])
+    assert done.exit_code == 2
+    assert said in done.output
+    script = tmp_path / "serve.sh"
+    script.write_text("python -m sglang.launch_server --model-path Qwen/Qwen3-8B\n")
+    done = CliRunner().invoke(drafter_check, [str(tmp_path / "d"), "--launch", str(script)])
+    assert (done.exit_code, "none with --speculative-algorithm DFLASH" in done.output) == (2, True)
 
 
 def test_the_command_names_what_it_cannot_read(tmp_path: Path) -> None:

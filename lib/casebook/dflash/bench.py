@@ -22,6 +22,7 @@ from casebook.dflash.batch import Batch, Sample
 from casebook.dflash.config import DrafterConfig
 from casebook.dflash.form import Form
 from casebook.dflash.generate import DrafterProposer, Generation, generate, plain
+from casebook.dflash.launched import ServeSettings
 from casebook.dflash.model import Drafter
 from casebook.dflash.target import HFTarget, Rollback
 from casebook.dflash.trainer import Trainer, TrainSettings
@@ -83,16 +84,6 @@ def resume(trainer: Trainer, path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Launch:
-    """What the server is told, as far as the drafter is concerned."""
-
-    draft_tokens: int | None = None
-    """``--speculative-num-draft-tokens``; None takes the configuration's block size."""
-    context_length: int | None = None
-    """``--context-length`` in tokens."""
-
-
-@dataclass(frozen=True)
 class Pipeline:
     """Every step; the defaults are this package's own."""
 
@@ -111,7 +102,7 @@ class Pipeline:
     rollback: Callable[[HFTarget, Any], Rollback] = Rollback
     tau: Callable[[Generation], float] = tau_of
     resume: Callable[[Trainer, Path], None] = resume
-    launch: Launch = field(default_factory=lambda: Launch(context_length=256))
+    launch: ServeSettings = field(default_factory=lambda: ServeSettings(context_length=256))
     patch: Callable[[], AbstractContextManager[Any]] = nullcontext
     """Entered around every check; a fault uses it to break a function of a module."""
 
@@ -127,7 +118,7 @@ class Given:
     trained: DrafterConfig | None = None
     """The configuration it was trained with, where that is known apart from the files."""
     release: str | None = None
-    launch: Launch = field(default_factory=Launch)
+    launch: ServeSettings = field(default_factory=ServeSettings)
     training_length: int | None = None
     """Tokens of the longest training sample."""
     text_ids: frozenset[int] | None = None

@@ -16,6 +16,7 @@ from casebook.dflash.checks_base import Finding, failed, on_files, passed, skipp
 from casebook.dflash.config import DrafterConfig, rope_theta_of
 from casebook.dflash.errors import DrafterError, StoreError
 from casebook.dflash.hidden import HiddenStore
+from casebook.dflash.launched import ServeSettings
 from casebook.dflash.rope import inverse_frequencies
 
 ROPE_KEYS_OF_TARGETS = (
@@ -246,7 +247,21 @@ def release_serves(given: Given) -> Finding:
     }
     wrong = [f"{k} {a}, trained {b}" for k, (a, b) in facts.items() if a != b]
     wrong += [] if served.neox else ["interleaved rotary layout, trained neox"]
+    wrong += _cut_wrongly(config, given.launch)
     return verdict(not wrong, "; ".join(wrong) or f"SGLang {served.release} serves it as trained")
+
+
+def _cut_wrongly(config: DrafterConfig, launch: ServeSettings) -> list[str]:
+    """What SGLang's ``srt/models/dflash.py`` asserts of the heads, and its worker of ``--pp-size``."""
+    heads, groups, tp = config.num_attention_heads, config.num_key_value_heads, launch.tp
+    wrong = []
+    if heads % tp:
+        wrong.append(f"{heads} query heads over --tp-size {tp}")
+    if groups % tp and tp % groups:
+        wrong.append(f"{groups} key heads over --tp-size {tp}")
+    if launch.pp > 1:
+        wrong.append(f"--pp-size {launch.pp}, a drafter is served on 1 only")
+    return wrong
 
 
 @on_files(

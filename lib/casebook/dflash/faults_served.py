@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from casebook.dflash import metrics
-from casebook.dflash.bench import Launch
 from casebook.dflash.faults_base import SPECFORGE, fault
 from casebook.dflash.generate import Generation
+from casebook.dflash.launched import ServeSettings
 from casebook.dflash.target import Rollback
 
 
@@ -91,12 +91,14 @@ FAULTS = (
         config=_with(dflash_mask_token_id=1),
     ),
     fault(
-        "served with another block size", "SGLang 0.5.11 dflash_worker.py", launch=Launch(6, 256)
+        "served with another block size",
+        "SGLang 0.5.11 dflash_worker.py",
+        launch=ServeSettings(6, 256),
     ),
     fault(
         "served beyond the trained length",
         "https://github.com/spiritbuun/buun-llama-cpp/issues/32",
-        launch=Launch(None, 4096),
+        launch=ServeSettings(None, 4096),
     ),
     fault(
         "number of target layers not written",
