@@ -211,6 +211,39 @@ def test_rows_that_a_prefix_cache_skipped_are_noticed(tmp_path: Path, qwen3: HFT
         HiddenStore(tmp_path, checksums=False)
 
 
+class _Broken:
+    """A source that answers with a NaN in one token of the second sample."""
+
+    def __init__(self, target: HFTarget) -> None:
+        self.layer_ids, self.hidden_size, self.target = target.layer_ids, target.hidden_size, target
+
+    def capture(self, input_ids: torch.Tensor) -> torch.Tensor:
+        states = self.target.capture(input_ids)
+        states[1, 2, 0] = float("nan")
+        return states
+
+
+def test_states_that_are_no_numbers_are_never_written_nor_opened(
+    tmp_path: Path, qwen3: HFTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(StoreError, match=r"Sample \S+ of shard 0: the hidden states hold NaN"):
+        capture(some_samples(2), _Broken(qwen3), tmp_path / "refused", progress=False)
+    monkeypatch.setattr(hidden, "refuse_not_finite", lambda *_: None)
+    capture(some_samples(2), _Broken(qwen3), tmp_path / "elsewhere", progress=False)
+    monkeypatch.undo()
+    with pytest.raises(StoreError, match=r"safetensors, sample 1: the hidden states hold NaN"):
+        HiddenStore(tmp_path / "elsewhere")
+
+
+def test_values_too_large_for_the_stores_dtype_are_refused(tmp_path: Path, qwen3: HFTarget) -> None:
+    class Loud(_Broken):
+        def capture(self, input_ids: torch.Tensor) -> torch.Tensor:
+            return self.target.capture(input_ids) + 1e5
+
+    with pytest.raises(StoreError, match="infinity"):
+        capture(some_samples(2), Loud(qwen3), tmp_path, torch.float16, progress=False)
+
+
 def test_a_store_of_another_target_is_refused(tmp_path: Path, qwen3: HFTarget) -> None:
     capture(some_samples(1), qwen3, tmp_path, progress=False)
     with pytest.raises(StoreError, match="listens"):

@@ -71,10 +71,7 @@ def refuse_bad_batch(batch: Batch, config: DrafterConfig) -> None:
             f"Batch ({rows}): hidden states are {batch.hidden.shape[-1]} wide, "
             f"the drafter wants {config.taps} x {config.hidden_size} = {config.context_width}."
         )
-    if not bool(torch.isfinite(batch.hidden).all()):
-        raise StoreError(
-            f"Batch ({rows}): the hidden states hold NaN or infinity; capture them again."
-        )
+    refuse_not_finite(batch.hidden, f"Batch ({rows})")
     top = int(batch.input_ids.max())
     if top >= config.vocab_size or int(batch.input_ids.min()) < 0:
         raise StoreError(
@@ -86,3 +83,9 @@ def refuse_bad_batch(batch: Batch, config: DrafterConfig) -> None:
             f"Batch ({rows}): the mask id {config.mask_token_id} is in the text to be learnt; "
             "choose a row that no text uses."
         )
+
+
+def refuse_not_finite(hidden: Tensor, where: str) -> None:
+    """Raise StoreError where hidden states hold a NaN or an infinity."""
+    if not bool(torch.isfinite(hidden).all()):
+        raise StoreError(f"{where}: the hidden states hold NaN or infinity; capture them again.")

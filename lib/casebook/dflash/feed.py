@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
@@ -39,9 +40,13 @@ class Order:
         found = []
         for position in range(number * self.batch, (number + 1) * self.batch):
             epoch, at = divmod(position, self.samples)
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-            found.append(int(torch.randperm(self.samples, generator=generator)[at]))
+            found.append(int(_permutation(self.samples, self.seed * 1_000_003 + epoch)[at]))
         return found
+
+
+@lru_cache(maxsize=2)  # a micro-batch may stand astride two epochs
+def _permutation(samples: int, seed: int) -> torch.Tensor:
+    return torch.randperm(samples, generator=torch.Generator().manual_seed(seed))
 
 
 def online(

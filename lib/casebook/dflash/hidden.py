@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from casebook.dflash.batch import Batch, Sample, collate
+from casebook.dflash.batch import Batch, Sample, collate, refuse_not_finite
 from casebook.dflash.checkpoint import read_header
 from casebook.dflash.config import DrafterConfig
 from casebook.dflash.errors import DrafterError, StoreError
@@ -108,7 +108,9 @@ def _write_shard(
         made = capture_batch(part[start : start + batch], source)
         for row, sample in enumerate(part[start : start + batch]):
             i, n = start + row, len(sample)
-            tensors[f"hidden.{i}"] = made.hidden[row, :n].to("cpu", dtype).contiguous()
+            kept = made.hidden[row, :n].to("cpu", dtype).contiguous()
+            refuse_not_finite(kept, f"Sample {sample.key or i} of shard {number}")
+            tensors[f"hidden.{i}"] = kept
             tensors[f"input_ids.{i}"], tensors[f"loss_mask.{i}"] = (
                 sample.input_ids,
                 sample.loss_mask,
@@ -126,7 +128,10 @@ class HiddenStore:
     def __init__(
         self, out: Path, config: DrafterConfig | None = None, checksums: bool = True
     ) -> None:
-        """Refuses a store that is cut short, damaged, or of other layers than ``config`` taps."""
+        """Refuses a store that is cut short, damaged, or of other layers than ``config`` taps.
+
+        ``checksums`` reads every byte: checksums, and no NaN among the states.
+        """
         manifest = read_manifest(out)
         self.out, identity = out, manifest["identity"]
         self.layer_ids = tuple(identity["layer_ids"])
@@ -174,6 +179,15 @@ class HiddenStore:
             raise StoreError(
                 f"{path} does not have the checksum it was written with; capture again."
             )
+        if checksums:
+            self._finite(path, shard.samples)
+
+    def _finite(self, path: Path, samples: int) -> None:
+        from safetensors import safe_open
+
+        with safe_open(path, framework="pt") as file:
+            for i in range(samples):
+                refuse_not_finite(file.get_tensor(f"hidden.{i}"), f"{path}, sample {i}")
 
     def item(self, index: int) -> tuple[Sample, Tensor]:
         """Sample ``index`` and its hidden states ``[S, K*H]``."""
