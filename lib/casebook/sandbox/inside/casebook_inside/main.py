@@ -82,13 +82,14 @@ def set_stage(boot: dict[str, Any]) -> dict[str, str | None]:
     from casebook_inside import environ, isolation, resolve
 
     if boot["mode"] == "capsule":
-        from casebook_inside import gpu, stubs
+        from casebook_inside import gpu, lazy_compile, stubs
 
         isolation.set_paths(boot)
         close_sandbox(boot)
         isolation.skip_certificates()
-        import torch  # noqa: F401 - before the stubs, which torch must not meet
+        import torch  # before the stubs, which torch must not meet
 
+        lazy_compile.install(torch)
         stubs.install(boot["stubs"], stubs.triton_target(boot["device"]))
         gpu.install(boot["device"])
     reads: dict[str, str | None] = {}
