@@ -18,6 +18,8 @@ from casebook.catalog.hub import hub_for_catalog
 from casebook.sandbox import Worker
 
 MAX_WORKERS = 8  # each holds about 500 MB; no more threads than that may ask at a time
+PLAIN = ("--model-path", "Qwen/Qwen3-8B")
+"""A launch that every release resolves on every device: what a child is warmed with in the end."""
 _lock = threading.Lock()
 _workers: dict[str, Worker] = {}
 _starting: dict[
@@ -34,7 +36,8 @@ def worker(
 ) -> Worker:
     """A live child for ``capsule`` on ``device`` that is right for a launch with ``env``.
 
-    ``warm_with`` is the argv of the launch at hand: what it makes SGLang import is imported once.
+    ``warm_with`` is the argv of the launch at hand: what it makes SGLang import is imported once. The
+    first launch is often one that is refused early; PLAIN then makes the child as quick as others.
     ``sizes`` asks for a child that is ready to size memory: it holds more of SGLang.
     """
     plain = _ensure(capsule, device, {}, warm_with, sizes)
@@ -66,7 +69,7 @@ def _ensure(
                 dropped.append(_workers.pop(next(iter(_workers))))
         for old in dropped:
             old.close()
-        warmup = [list(warm_with)] if warm_with else []
+        warmup = [list(warm_with), list(PLAIN)] if warm_with else []
         found = Worker(capsule, dict(device), hub_for_catalog(), env, warmup, sizes)
         with _lock:
             _workers[key] = found

@@ -103,13 +103,13 @@ def set_stage(boot: dict[str, Any]) -> dict[str, str | None]:
         resolve.prepare()
         if boot["mode"] == "capsule":
             isolation.shorten_config_logging()
-        for argv in boot.get("warmup", ()):
-            warm_up(resolve.run, {"argv": argv, "list_imports": True}, confinement(boot))
+        launches, enter = boot.get("warmup", ()), confinement(boot)
+        requests = [{"argv": argv, "list_imports": True} for argv in launches]
+        warm_up(resolve.run, requests, enter)
         if boot.get("sizes"):
             sizing = importlib.import_module("casebook_inside.sizing.run")
             sizing.prepare()
-            for argv in boot.get("warmup", ()):
-                warm_up(sizing.run, sizing.plain_request(argv), confinement(boot))
+            warm_up(sizing.run, [sizing.plain_request(argv) for argv in launches], enter)
     finally:
         environ.listen(None)
     return reads
@@ -146,14 +146,18 @@ def confinement(boot: dict[str, Any]) -> Callable[[], None] | None:
 
 
 def warm_up(
-    handler: forks.Handler, request: dict[str, Any], enter: Callable[[], None] | None
+    handler: forks.Handler, requests: list[dict[str, Any]], enter: Callable[[], None] | None
 ) -> None:
-    """Import here what ``request`` makes SGLang import in a fork, so that later forks find it there.
+    """Import here what a request makes SGLang import in a fork, so that later forks find it there.
 
-    SGLang imports much of itself inside functions; a fork that had to do so would take a second.
+    SGLang imports much of itself inside functions; a fork that had to do so would take a second. A
+    launch that is refused on the way imports little, so the next is tried until one comes to its end.
     """
-    answer = forks.run_once(handler, request, enter=enter)
-    for name in answer.get("imported", ()):
-        # What cannot be imported on its own is left to the launch that needs it.
-        with contextlib.suppress(Exception, SystemExit):
-            importlib.import_module(name)
+    for request in requests:
+        answer = forks.run_once(handler, request, enter=enter)
+        for name in answer.get("imported", ()):
+            # What cannot be imported on its own is left to the launch that needs it.
+            with contextlib.suppress(Exception, SystemExit):
+                importlib.import_module(name)
+        if answer["outcome"]["kind"] == "resolved":
+            return
