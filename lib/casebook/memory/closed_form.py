@@ -7,6 +7,7 @@ the same operations on the same float64 numbers, in the same order, for the rule
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -43,6 +44,10 @@ LIMITS = ("--max-running-requests", "state slots", "KV cache", "estimate")
 _FLAG, _SLOTS, _KV, _ESTIMATE = range(len(LIMITS))
 
 Numbers = npt.NDArray[Any]
+
+
+PIECE = 1 << 13
+"""Points that are sized at a time."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,22 @@ def footprint(size: Numbers, tensors: int) -> Numbers:
 
 
 def size(facts: RankFacts, knobs: Knobs) -> Sizes:
-    """Divide. All arithmetic is that of the release named in ``facts``."""
+    """Divide. All arithmetic is that of the release named in ``facts``.
+
+    Many points are taken in pieces whose dozens of arrays stay in a processor's cache.
+    """
+    arrays = np.broadcast_arrays(*(np.asarray(getattr(knobs, f.name)) for f in fields(knobs)))
+    shape = arrays[0].shape
+    if math.prod(shape) <= PIECE:
+        return _size(facts, Knobs(*arrays))
+    flat = [array.reshape(-1) for array in arrays]
+    starts = range(0, len(flat[0]), PIECE)
+    parts = [_size(facts, Knobs(*(a[start : start + PIECE] for a in flat))) for start in starts]
+    columns = ([getattr(part, f.name) for part in parts] for f in fields(Sizes))
+    return Sizes(*(np.concatenate(column).reshape(shape) for column in columns))
+
+
+def _size(facts: RankFacts, knobs: Knobs) -> Sizes:
     rules = rules_of(facts.release)
     k = _Arrays(facts, knobs)
     rest = k.free_after - k.free_before * (1 - k.fraction)
