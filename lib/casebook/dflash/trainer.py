@@ -92,7 +92,9 @@ class Trainer:
     ) -> None:
         """``embedding`` and ``head`` are the target's, frozen. ``rescue`` is where a bad batch is kept."""
         self.settings, self.form, self.group = settings, form or Form(), group or Alone()
-        self.embedding, self.head, self.rescue = embedding, head.detach(), rescue
+        self.embedding, self.rescue = embedding, rescue
+        # Frozen, so it is narrowed once; autocast would do it again for each piece of the loss.
+        self.head = head.detach().to(torch.bfloat16) if settings.bf16 else head.detach()
         self.drafter = self.group.spread(drafter.float().train())
         self.optimizer = torch.optim.AdamW(
             self.drafter.parameters(),
