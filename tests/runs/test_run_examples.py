@@ -21,7 +21,9 @@ from casebook.runs.spec import repo_root
 EXAMPLES = repo_root() / "examples"
 
 
-def test_the_file_of_runs_names_real_notebooks_and_parameters() -> None:
+def test_the_files_of_runs_name_real_notebooks_and_parameters() -> None:
+    (drafter,) = suite.plan(repo_root() / "notebooks", runs=EXAMPLES / "drafter_ten_minutes.yaml")
+    assert drafter.parameters["bf16"] is True
     specs = suite.plan(repo_root() / "notebooks", runs=EXAMPLES / "runs.yaml")
     job = yaml.safe_load((EXAMPLES / "kubernetes-job.yaml").read_text())
     assert len(specs) == job["spec"]["completions"]
