@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from casebook.catalog import compact
+from casebook.catalog import compact, compact_lists, compact_names
 
 words = st.sampled_from(
     ["linear_attention", "full_attention", "mamba", "moe", "conv", "E-1", "a.b"]
@@ -30,22 +30,22 @@ any_names = module_names | st.text(alphabet="ab.{},-019*\0", max_size=8)
 
 @given(run_lists | periodic)
 def test_runs_round_trip(items: list[Any]) -> None:
-    assert compact.decode_runs(compact.encode_runs(items)) == items
+    assert compact_lists.decode_runs(compact_lists.encode_runs(items)) == items
 
 
 @given(st.lists(st.integers(0, 60), max_size=60))
 def test_ranges_round_trip(numbers: list[int]) -> None:
-    assert compact.decode_ranges(compact.encode_ranges(numbers)) == numbers
+    assert compact_lists.decode_ranges(compact_lists.encode_ranges(numbers)) == numbers
 
 
 @given(st.lists(any_names, max_size=40))
 def test_names_round_trip_in_any_order(names: list[str]) -> None:
-    assert compact.decode_names(compact.encode_names(names)) == names
+    assert compact_names.decode_names(compact_names.encode_names(names)) == names
 
 
 @given(st.lists(any_names, max_size=40, unique=True).map(sorted))
 def test_names_round_trip_when_sorted(names: list[str]) -> None:
-    assert compact.decode_names(compact.encode_names(names)) == names
+    assert compact_names.decode_names(compact_names.encode_names(names)) == names
 
 
 json_values = st.recursive(
@@ -73,33 +73,33 @@ def test_documents_round_trip_or_are_refused(document: dict[str, Any]) -> None:
 
 def test_a_hybrid_layer_list_becomes_one_readable_line() -> None:
     layers = (["linear_attention"] * 3 + ["full_attention"]) * 16
-    assert compact.encode_runs(layers) == "(linear_attention*3, full_attention)*16"
+    assert compact_lists.encode_runs(layers) == "(linear_attention*3, full_attention)*16"
 
 
 def test_text_sorted_module_names_become_one_block() -> None:
     names = sorted(f"m.layers.{i}.{p}" for i in range(12) for p in ("q_proj", "k_proj"))
-    assert compact.encode_names(names) == [["m.layers.{0-11}.{k_proj,q_proj}"]]
+    assert compact_names.encode_names(names) == [["m.layers.{0-11}.{k_proj,q_proj}"]]
 
 
 def test_module_names_in_layer_order_keep_that_order() -> None:
     names = [f"m.layers.{i}.conv1d" for i in (0, 2, 3, 4, 11)]
-    assert compact.encode_names(names) == ["m.layers.{0,2-4,11}.conv1d"]
+    assert compact_names.encode_names(names) == ["m.layers.{0,2-4,11}.conv1d"]
 
 
 @pytest.mark.parametrize(
     ("decode", "pattern"),
     [
-        (compact.decode_runs, "(a, b"),
-        (compact.decode_runs, "a, , b"),
-        (compact.decode_runs, "a*x"),
-        (compact.decode_runs, "a b"),
-        (compact.decode_runs, "(a*1000)*1000000"),
-        (compact.decode_ranges, "3-1"),
-        (compact.decode_ranges, "1-3-5"),
-        (compact.decode_ranges, "0-99999999999"),
-        (compact.decode_names, ["a.{0-2"]),
-        (compact.decode_names, ["a}b"]),
-        (compact.decode_names, ["a.{0-99999999999}"]),
+        (compact_lists.decode_runs, "(a, b"),
+        (compact_lists.decode_runs, "a, , b"),
+        (compact_lists.decode_runs, "a*x"),
+        (compact_lists.decode_runs, "a b"),
+        (compact_lists.decode_runs, "(a*1000)*1000000"),
+        (compact_lists.decode_ranges, "3-1"),
+        (compact_lists.decode_ranges, "1-3-5"),
+        (compact_lists.decode_ranges, "0-99999999999"),
+        (compact_names.decode_names, ["a.{0-2"]),
+        (compact_names.decode_names, ["a}b"]),
+        (compact_names.decode_names, ["a.{0-99999999999}"]),
     ],
 )
 def test_a_malformed_pattern_is_a_value_error(decode: Any, pattern: Any) -> None:

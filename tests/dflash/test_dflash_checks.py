@@ -124,6 +124,7 @@ def test_the_command_passes_a_sound_drafter(tmp_path: Path) -> None:
         ({"rope_theta": 1e6}, [], "FAIL  8"),
         ({}, ["--", "--speculative-num-draft-tokens", "6"], "FAIL 24"),
         ({}, ["--training-length", "512", "--", "--context-length", "900"], "FAIL 32"),
+        ({}, ["--", "--speculative-dflash-block-size=6"], "FAIL 24"),
         ({}, ["--release", "0.5.23", "--", "--tp", "3"], "FAIL 26"),
         ({}, ["--release", "0.5.23", "--", "--pp-size=2"], "FAIL 26"),
         ({}, ["--target", "Qwen/Qwen3-8B"], "FAIL 12"),
@@ -172,6 +173,7 @@ def test_the_command_takes_the_launch_from_a_script(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (["--speculative-algorithm", "NEXTN"], "serves no DFlash drafter"),
+        (["--speculative-algo=eagle3"], "serves no DFlash drafter"),
         (["--context-length", "32k"], "'32k', which is no whole number"),
         (["--tp", "0"], "'0', which is no whole number"),
         (["vllm", "serve"], "does not start an SGLang server"),

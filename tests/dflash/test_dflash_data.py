@@ -12,7 +12,7 @@ from casebook.dflash import hidden
 from casebook.dflash.batch import Sample
 from casebook.dflash.budget import INCIDENT_TOKENS, Plan, budget, table
 from casebook.dflash.chat import REASONS, ChatSettings, to_sample
-from casebook.dflash.completions import prompts
+from casebook.dflash.completions import prompts, spread
 from casebook.dflash.errors import StoreError
 from casebook.dflash.hidden import HiddenStore, capture, estimate_bytes
 from casebook.dflash.target import HFTarget
@@ -251,6 +251,14 @@ def test_a_store_of_another_target_is_refused(tmp_path: Path, qwen3: HFTarget) -
     wide = tiny_config(hidden=64)
     with pytest.raises(StoreError, match="another target"):
         HiddenStore(tmp_path, wide)
+
+
+@pytest.mark.parametrize(
+    ("count", "wanted"),
+    [(2, "af"), (3, "adg"), (7, "abcefhi"), (10, "abcdefghij"), (99, "abcdefghij"), (0, "")],
+)
+def test_a_few_prompts_are_spread_over_all(count: int, wanted: str) -> None:
+    assert spread("abcdefghij", count) == list(wanted)
 
 
 def test_prompts_are_kept_apart() -> None:

@@ -74,6 +74,20 @@ def test_cases_have_a_row_and_a_page(tmp_path: Path) -> None:
     assert "&lt;b&gt;why&lt;/b&gt;" in page
 
 
+def test_code_in_a_title_is_code_on_the_page_and_plain_on_its_tab(
+    make_notebook: Any, tmp_path: Path
+) -> None:
+    notebook = make_notebook("n", "# The script says `a<b`", "1", parameters="n: int = 0")
+    _add(RunSpec.of(notebook), tmp_path)
+    (tmp_path / "cases.json").write_text(json.dumps([CASE | {"title": "`--x` is lost"}]))
+    index = write_site(tmp_path).read_text()
+    assert "<h3>The script says <code>a&lt;b</code></h3>" in index
+    assert "<code>--x</code> is lost</a>" in index
+    page = (tmp_path / "cases" / "page-size-1.html").read_text()
+    assert "<h1><code>--x</code> is lost</h1>" in page
+    assert "<title>--x is lost</title>" in page
+
+
 @pytest.mark.parametrize("text", ["{}", '[{"name": "x"}]', "[3]", "not json"])
 def test_a_file_that_holds_no_cases_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "cases.json").write_text(text)

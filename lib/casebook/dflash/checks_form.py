@@ -62,7 +62,7 @@ def no_future(bench: Bench) -> Finding:
     2,
     "no look at the labels",
     "A block that carries its own labels learns to copy, and has nothing to copy when served.",
-    "DFLASH.md section 5, check 2",
+    "this project's own runs",
 )
 def no_labels(bench: Bench) -> Finding:
     """All tokens but the anchor's are changed; the output stays."""
@@ -81,7 +81,7 @@ def no_labels(bench: Bench) -> Finding:
     3,
     "no look at other blocks or rows",
     "Served blocks come one at a time; whatever a block takes from another is missing then.",
-    "DFLASH.md section 5, check 3",
+    "this project's own runs",
 )
 def no_neighbours(bench: Bench) -> Finding:
     """A second block and a second row are added; the first block's output stays."""
@@ -333,7 +333,7 @@ def backends_agree(bench: Bench) -> Finding:
     16,
     "acceptance length is counted as A + 1",
     "Programs count the bonus, the first token or the average differently; figures are then compared.",
-    "DFLASH.md section 3.2",
+    "z-lab, SGLang, vLLM and speculators, which define it differently",
 )
 def counted(bench: Bench) -> Finding:
     """An oracle reaches the block size, its opposite 1; the four formulas on a worked example."""

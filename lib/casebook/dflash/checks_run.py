@@ -50,7 +50,7 @@ def layer_identity(bench: Bench) -> Finding:
     13,
     "hybrid capture: one document a row",
     "Packed rows leak through the recurrent state, whatever the mask says.",
-    "DFLASH.md section 2.5 (run: hidden states differ by 0.54)",
+    "this project's own run: hidden states differ by 0.54",
 )
 def hybrid_capture(bench: Bench) -> Finding:
     """On a hybrid target, a batch gives each document the hidden states it has alone."""
@@ -166,7 +166,7 @@ def normalisation(bench: Bench) -> Finding:
     20,
     "only the drafter is trained, and all of it",
     "A frozen layer or a moving head trains without complaint.",
-    "DFLASH.md section 5, check 20",
+    "this project's own runs",
 )
 def trained_parts(bench: Bench) -> Finding:
     """The target's weights stay; every drafter tensor moves; the export holds none of the target's."""
@@ -248,7 +248,7 @@ def supervised_text(bench: Bench) -> Finding:
     27,
     "narrow numbers stay close",
     "Hidden states kept too coarsely, or a norm in bfloat16, cost acceptance without an error.",
-    "DFLASH.md section 5, check 27",
+    "this project's own runs",
 )
 def narrow(bench: Bench) -> Finding:
     """Stored states within bfloat16's step; the cast drafter within 5 % of the float32 one."""
@@ -273,7 +273,7 @@ def narrow(bench: Bench) -> Finding:
     29,
     "overfit, export, serve: all accepted",
     "Training accuracy is 1.000 under nearly every fault; this is the test that is not.",
-    "SpecForge scripts/gates; DFLASH.md section 5",
+    "SpecForge scripts/gates; this project's own runs",
 )
 def overfit_and_serve(bench: Bench) -> Finding:
     """The bench's sample is learnt by heart; the exported files then draft it whole."""

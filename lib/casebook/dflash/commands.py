@@ -70,9 +70,9 @@ def drafter_check(
             launch = Launch.of(launch_words(command))
         given = read_given(
             directory,
-            target or target_of(launch),
+            target or target_of(launch, release),
             release,
-            ServeSettings.of(launch),
+            ServeSettings.of(launch, release),
             training_length,
             tokens,
             store,

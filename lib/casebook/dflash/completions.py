@@ -37,6 +37,12 @@ def prompts(path: Path | None = None) -> tuple[list[str], list[str]]:
     return train, held
 
 
+def spread(texts: Sequence[str], count: int) -> list[str]:
+    """``count`` of ``texts`` (all, if there are fewer), evenly spread, so that each kind is among them."""
+    count = min(count, len(texts))
+    return [texts[i * len(texts) // count] for i in range(count)]
+
+
 def generate_completions(
     target: HFTarget,
     tokenizer: Any,

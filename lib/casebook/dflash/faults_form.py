@@ -99,7 +99,7 @@ def _mean_each(terms: LossTerms) -> LossTerms:
 FAULTS = (
     fault("labels shifted by one", f"{SPECFORGE}/issues/455", labels=_shifted_labels),
     fault("context includes the anchor's hidden state", f"{SPECFORGE}/pull/473", see=_see_anchor),
-    fault("context includes text after the block", "DFLASH.md check 1", see=_see_whole_text),
+    fault("context includes text after the block", "this project's own runs", see=_see_whole_text),
     fault("in-block attention causal in training", f"{SPECFORGE}/pull/427", see=_see_causally),
     fault(
         "sliding layers trained both ways",
@@ -107,8 +107,10 @@ FAULTS = (
         see=_see_both_ways,
     ),
     fault("block positions off by one", f"{SPECFORGE}/issues/533", positions=_positions_off),
-    fault("labels given to the block", "DFLASH.md check 2", ids=_labels_in_block),
-    fault("a block sees its neighbour's anchor", "DFLASH.md check 3", ids=_neighbour_in_block),
+    fault("labels given to the block", "this project's own runs", ids=_labels_in_block),
+    fault(
+        "a block sees its neighbour's anchor", "this project's own runs", ids=_neighbour_in_block
+    ),
     fault("old anchor rule", f"{SPECFORGE}/pull/731", anchors=_old_anchors),
     fault("the anchor slot is scored", f"{SPECFORGE}/pull/463", mask=_anchor_scored),
     fault("decay is ignored", f"{SPECFORGE}/pull/463", weights=_no_decay),

@@ -6,19 +6,19 @@ many GPUs the drafter's heads are cut. What SGLang makes of the rest is the trai
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from casebook.catalog.models import model
+from casebook.catalog.releases import load_releases
 from casebook.dflash.errors import DrafterError
 from casebook.errors import UnknownModelError
 from casebook.launch import Launch
+from casebook.launch.given import typed_fields
+from casebook.launch.options import options
 
-_ALGORITHM = ("--speculative-algorithm", "--speculative-algo")
-_DRAFTER = ("--speculative-draft-model-path", "--speculative-draft-model")
-_TARGET = ("--model-path", "--model")
-_SHELL_RELEASE = "0.5.23"
-"""Whose options a script's words are read by where no release is named."""
+_DFLASH = "DFLASH"
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,21 @@ class ServeSettings:
     """``--pp-size``: SGLang serves a drafter on 1 only."""
 
     @classmethod
-    def of(cls, launch: Launch) -> ServeSettings:
-        """The settings of a launch; DrafterError for one that serves no DFlash drafter."""
-        algorithm = launch.value_of(*_ALGORITHM)
-        if algorithm is not None and algorithm.upper() != "DFLASH":
+    def of(cls, launch: Launch, release: str | None = None) -> ServeSettings:
+        """The settings of a launch of ``release``; DrafterError for one that serves no DFlash drafter."""
+        typed = _typed(launch, release)
+        algorithm = typed.get("speculative_algorithm", _DFLASH)
+        if algorithm.upper() != _DFLASH:
             raise DrafterError(
                 f"The launch asks for --speculative-algorithm {algorithm}, which serves no DFlash "
                 "drafter; write DFLASH, or check the drafter without the launch."
             )
         return cls(
-            _number(launch, "--speculative-num-draft-tokens", "--speculative-dflash-block-size"),
-            _number(launch, "--context-length"),
-            _number(launch, "--tp-size", "--tensor-parallel-size", "--tp") or 1,
-            _number(launch, "--pp-size", "--pipeline-parallel-size", "--pp") or 1,
+            _number(typed, "speculative_num_draft_tokens")
+            or _number(typed, "speculative_dflash_block_size"),
+            _number(typed, "context_length"),
+            _number(typed, "tp_size") or 1,
+            _number(typed, "pp_size") or 1,
         )
 
 
@@ -60,20 +62,25 @@ def read_launch(path: Path, directory: Path, release: str | None = None) -> Laun
     from casebook.ladder.climb import read_any  # not needed for words
     from casebook.launch.source import read_source
 
-    found = read_any(read_source(path), release=release or _SHELL_RELEASE, run_shell=True)
-    servers = [one.launch for one in found.launches if _is_dflash(one.launch)]
+    found = read_any(read_source(path), release=release or _newest(), run_shell=True)
+    typed = [(one.launch, _typed(one.launch, release)) for one in found.launches]
+    servers = [
+        (launch, Path(given.get("speculative_draft_model_path", "")).name)
+        for launch, given in typed
+        if given.get("speculative_algorithm", "").upper() == _DFLASH
+    ]
     if not servers:
         raise DrafterError(
             f"{path} starts {len(found.launches) or 'no'} server(s), none with "
             "--speculative-algorithm DFLASH; name the file that does, or give the flags behind --."
         )
-    named = [launch for launch in servers if _drafter_name(launch) == directory.resolve().name]
-    return (named or servers)[0]
+    named = [launch for launch, drafter in servers if drafter == directory.resolve().name]
+    return named[0] if named else servers[0][0]
 
 
-def target_of(launch: Launch) -> str | None:
+def target_of(launch: Launch, release: str | None = None) -> str | None:
     """The launch's ``--model-path``, if that is a model of the catalog or a directory here."""
-    path = launch.value_of(*_TARGET)
+    path = _typed(launch, release).get("model_path")
     if path is None or Path(path).is_dir():
         return path
     try:
@@ -82,24 +89,19 @@ def target_of(launch: Launch) -> str | None:
         return None
 
 
-def _is_dflash(launch: Launch) -> bool:
-    return (launch.value_of(*_ALGORITHM) or "").upper() == "DFLASH"
+def _typed(launch: Launch, release: str | None) -> dict[str, str]:
+    return typed_fields(launch, options(release or _newest()))
 
 
-def _drafter_name(launch: Launch) -> str:
-    return Path(launch.value_of(*_DRAFTER) or "").name
+def _newest() -> str:
+    """Whose options count where no release is named."""
+    return max(load_releases().values()).version
 
 
-def _number(launch: Launch, *flags: str) -> int | None:
-    text = launch.value_of(*flags)
+def _number(typed: Mapping[str, str], name: str) -> int | None:
+    text = typed.get(name)
     if text is None:
         return None
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise DrafterError(
-            f"The launch gives {flags[0]} {text!r}, which is no whole number above 0."
-        )
-    return number
+    if not (text.isdecimal() and int(text) > 0):
+        raise DrafterError(f"The launch gives {name} {text!r}, which is no whole number above 0.")
+    return int(text)

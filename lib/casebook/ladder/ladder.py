@@ -14,16 +14,14 @@ from typing import Any
 
 import pandas as pd
 
-from casebook.launch import Launch, Redactor
+from casebook.launch import Launch
 from casebook.launch.analysis import Analysis
-from casebook.launch.field_text import FieldText
 from casebook.launch.finding import Finding, Severity
-from casebook.launch.given import given
+from casebook.launch.given import typed_fields
 from casebook.launch.live import LiveServer
 from casebook.launch.options import Options, options
 from casebook.launch.secrets import REDACTED, is_secret_name
 from casebook.launch.server_log import ServerLog
-from casebook.launch.source import Text
 from casebook.resolution import Trail
 from casebook.resolution.model import short
 
@@ -125,7 +123,7 @@ def build(
     rungs: dict[str, dict[str, str]] = {}
     for name, launch in (("intended", intended), ("script", script), ("argv", argv)):
         if launch is not None:
-            rungs[name] = _typed(launch, accepts)
+            rungs[name] = typed_fields(launch, accepts)
     if trail is not None and trail.arguments:
         started = {a.field: a for a in trail.arguments}
         rungs["parsed"] = {f: _text(f, a.parsed) for f, a in started.items()}
@@ -139,22 +137,6 @@ def build(
     findings = analysis.findings if analysis is not None else ()
     rows = [_row(f, rungs, present, findings, accepts, trail) for f in (*typed, *later)]
     return Ladder(release, present, tuple(rows), findings, tuple(notes))
-
-
-def _typed(launch: Launch, accepts: Options) -> dict[str, str]:
-    """Field -> value as typed; secrets are marks. Words that no option takes are left out."""
-    words = [FieldText(Text.made(w)) for w in launch.argv]
-    redact = Redactor.of(launch)
-    found: dict[str, str] = {}
-    for one in given(words, accepts):
-        name = one.option.field if one.option else one.name.lstrip("-").replace("-", "_")
-        if one.option is not None and one.option.takes == "none":
-            found[name] = "True"
-        elif is_secret_name(name):
-            found[name] = REDACTED
-        else:
-            found[name] = redact.text(" ".join(v.text for v in one.values))
-    return found
 
 
 def _text(name: str, value: Any) -> str:

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from casebook.launch.field_text import FieldText
+from casebook.launch.model import Launch
 from casebook.launch.options import Option, Options
+from casebook.launch.secrets import REDACTED, Redactor, is_secret_name
+from casebook.launch.source import Text
 from casebook.launch.through import Server
 
 
@@ -47,6 +50,25 @@ def given(server_words: Sequence[FieldText], options: Options) -> list[Given]:
                 values.append(server_words[position])
                 position += 1
         found.append(Given(name, option, word, tuple(values), bool(equals)))
+    return found
+
+
+def typed_fields(launch: Launch, options: Options) -> dict[str, str]:
+    """Argument -> value as typed, by whatever spelling the release takes; the last one counts.
+
+    A switch is ``True``; secrets are marks. An option that the release does not know stands under its
+    own name; words that no option takes are left out.
+    """
+    redact = Redactor.of(launch)
+    found: dict[str, str] = {}
+    for one in given([FieldText(Text.made(word)) for word in launch.argv], options):
+        name = one.option.field if one.option else one.name.lstrip("-").replace("-", "_")
+        if one.option is not None and one.option.takes == "none":
+            found[name] = "True"
+        elif is_secret_name(name):
+            found[name] = REDACTED
+        else:
+            found[name] = redact.text(" ".join(value.text for value in one.values))
     return found
 
 

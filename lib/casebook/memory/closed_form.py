@@ -149,10 +149,9 @@ def _size(facts: RankFacts, knobs: Knobs) -> Sizes:
 
 
 class _Arrays:
-    """The knobs as arrays of one shape."""
+    """The knobs, which are arrays of one shape here, as the rules want them."""
 
     def __init__(self, facts: RankFacts, knobs: Knobs) -> None:
-        given = [np.asarray(getattr(knobs, f.name)) for f in fields(knobs)]
         (
             free_before,
             free_after,
@@ -162,7 +161,7 @@ class _Arrays:
             self.requests,
             self.max_tokens,
             self.draft_weights,
-        ) = np.broadcast_arrays(*given)
+        ) = (getattr(knobs, f.name) for f in fields(knobs))
         self.shape = self.fraction.shape
         self.free_before = _as_told(free_before, facts.ranks)
         self.free_after = _as_told(free_after, facts.ranks)

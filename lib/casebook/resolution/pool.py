@@ -19,7 +19,7 @@ from casebook.sandbox import Worker
 
 MAX_WORKERS = 8  # each holds about 500 MB; no more threads than that may ask at a time
 PLAIN = ("--model-path", "Qwen/Qwen3-8B")
-"""A launch that every release resolves on every device: what a child is warmed with in the end."""
+"""A launch that asks for nothing special: what a child is warmed with whose own first one is refused."""
 _lock = threading.Lock()
 _workers: dict[str, Worker] = {}
 _starting: dict[

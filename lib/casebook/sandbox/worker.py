@@ -47,8 +47,8 @@ class Worker:
     ``device`` is ``GpuProfile.as_device()``; ``hub`` a Hugging Face cache folder that holds the model
     configurations; ``env`` environment variables that must be there when SGLang is imported;
     ``warmup`` launches whose imports are done once, before any request: of the first that comes to its
-    end, and of those before it; ``sizes`` whether to import what sizing memory takes, too; ``bare`` leaves out all that only saves time, so that each launch
-    finds what a process of its own would.
+    end, and of those before it; ``sizes`` whether to import what sizing memory takes, too; ``bare``
+    leaves out all that only saves time, so that each launch finds what a process of its own would.
     Usable from several threads, and as a context manager.
     """
 
