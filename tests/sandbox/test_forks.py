@@ -147,6 +147,7 @@ def test_a_launch_whose_child_holds_the_channel(toy: Toy) -> None:
 @linux
 def test_a_launch_that_leaves_a_daemon(toy: Toy) -> None:
     left = toy.ask("daemon")["pid"]
+    toy.ask("echo")  # a launch is answered before its leavings are cleared; the next one finds none
     with pytest.raises(ProcessLookupError):
         os.kill(left, 0)
 
@@ -197,7 +198,7 @@ def test_two_hundred_launches_leave_nothing_behind() -> None:
             server.ask("leave", code=1)
         server.ask("echo")
     assert server.files() <= files + 3  # a new spare may be there, or not yet
-    assert len(server.children()) <= 1
+    assert len(server.children()) <= 2  # the last one may still be on its way out
     server.close()
 
 

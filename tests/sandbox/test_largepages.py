@@ -25,6 +25,12 @@ def test_ordinary_memory(line: str, bounds: tuple[int, int] | None) -> None:
     assert largepages.private_writable(line) == bounds
 
 
+def test_a_private_copy_of_a_file_counts_where_asked() -> None:
+    line = "1000-3000 rw-p 00001000 08:01 42   /usr/lib/x y.so"
+    assert largepages.private_writable(line, files=True) == (0x1000, 0x3000)
+    assert largepages.private_writable(line.replace("rw-p", "rw-s"), files=True) is None
+
+
 def test_memory_keeps_its_contents() -> None:
     code = (
         "from casebook_inside import largepages\n"

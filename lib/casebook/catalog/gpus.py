@@ -221,6 +221,7 @@ def gpus_table() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+@functools.lru_cache(maxsize=1024)
 def _folded(name: str) -> str:
     """``name`` reduced to its letters and digits in lower case, without a leading vendor."""
     return re.sub(r"[^0-9a-z]+", "", re.sub(r"^\W*(nvidia|amd)(?![0-9a-z])", "", name.casefold()))

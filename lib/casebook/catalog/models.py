@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -204,10 +205,11 @@ def models_table(models: Iterable[ModelFacts] | None = None) -> pd.DataFrame:
 
 def _load(folder: Path) -> tuple[Mapping[str, ModelFacts], Mapping[str, str]]:
     try:
-        stamps = tuple(
-            (path, path.stat().st_mtime_ns, path.stat().st_size)
-            for path in sorted(folder.glob("*.toml"))
-        )
+        with os.scandir(folder) as entries:  # asked for each launch: a Path each would cost more
+            files = sorted((e.path, e.stat()) for e in entries if e.name.endswith(".toml"))
+        stamps = tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in files)
+    except FileNotFoundError:
+        stamps = ()
     except OSError as error:
         raise DataError(
             f"Cannot read {folder}: {error.strerror}; check its permissions."
@@ -219,12 +221,12 @@ def _load(folder: Path) -> tuple[Mapping[str, ModelFacts], Mapping[str, str]]:
 
 @lru_cache(maxsize=4)
 def _load_files(
-    stamps: tuple[tuple[Path, int, int], ...],
+    stamps: tuple[tuple[str, int, int], ...],
 ) -> tuple[Mapping[str, ModelFacts], Mapping[str, str]]:
     models: dict[str, ModelFacts] = {}
     by_any_name: dict[str, str] = {}
     for path, _, _ in stamps:
-        facts = read_model_file(path)
+        facts = read_model_file(Path(path))
         for key in {n.casefold() for n in (facts.name, *facts.aliases)}:
             if key in by_any_name:
                 raise DataError(

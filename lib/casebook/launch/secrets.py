@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -42,9 +43,11 @@ _OPTIONS = ("api-key", "admin-api-key", "ssl-keyfile-password", "watermark-key",
 _NOT_ABBREVIATED = frozenset({"ssl-keyfile"})  # a file's name, and an option of its own
 _MIN_ABBREVIATION = 2
 _USER_IN_URL = re.compile(r"(?<=://)[^/@\s'\"]+(?=@)")
+_PLAIN = (str, bytes, bool, int, float, type(None))
 _PARTS = ("old", "new", "value", "default", "parsed", "final", "typed")
 
 
+@lru_cache(maxsize=4096)  # a trail asks of the same few hundred names, thousands of times
 def is_secret_name(name: str) -> bool:
     """Whether a field or variable of this name holds a secret."""
     bare = name.lstrip("-").replace("-", "_").replace(".", "_").lower()
@@ -91,7 +94,7 @@ class Redactor:
             if len(secret) >= MIN_LENGTH:
                 for form in _forms(secret):
                     text = text.replace(form, REDACTED)
-        return _USER_IN_URL.sub(REDACTED, text)
+        return _USER_IN_URL.sub(REDACTED, text) if "://" in text else text
 
     def words(self, words: Iterable[str]) -> list[str]:
         """Arguments without their secret values."""
@@ -119,9 +122,11 @@ class Redactor:
     def _cleaned(self, value: Any) -> Any:
         if isinstance(value, str):
             return REDACTED if value in self.secrets else self.text(value)
+        if isinstance(value, _PLAIN):
+            return value
         if isinstance(value, Mapping):
             return {self.text(str(k)): self._cleaned(v) for k, v in value.items()}
-        if isinstance(value, Sequence) and not isinstance(value, bytes):
+        if isinstance(value, Sequence):
             return [self._cleaned(item) for item in value]
         return value
 
@@ -162,17 +167,20 @@ def _inside(text: str) -> Iterator[str]:
 
 def _named(value: Any) -> Iterator[str]:
     """Texts that a JSON value keeps under a secret's name."""
+    if isinstance(value, _PLAIN):
+        return
     if isinstance(value, Mapping):
         about = value.get("field") or value.get("dest") or value.get("name")
         secret = isinstance(about, str) and is_secret_name(about)
         for key, item in value.items():
             if is_secret_name(str(key)) or (secret and key in _PARTS):
                 yield from _texts(item)
-            else:
+            elif not isinstance(item, _PLAIN):
                 yield from _named(item)
-    elif isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+    elif isinstance(value, Sequence):
         for item in value:
-            yield from _named(item)
+            if not isinstance(item, _PLAIN):
+                yield from _named(item)
 
 
 def _texts(value: Any) -> Iterator[str]:

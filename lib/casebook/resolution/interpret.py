@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +36,19 @@ class Reader:
     """Turns raw frames into ``Frame``; knows the package's folder."""
 
     package: Path
+    _known: dict[str, sources.Source | None] = field(default_factory=dict, compare=False)
 
     def frame(self, raw: list[Any]) -> Frame:
         file, line, function = raw[0], raw[1], raw[2]
         return Frame(file, line, function, self.source_line(file, line))
 
     def source(self, file: str) -> sources.Source | None:
-        try:
-            return sources.read(self.package / file)
-        except DataError:
-            return None  # a live installation may run without its sources
+        if file not in self._known:
+            try:
+                self._known[file] = sources.read(self.package / file)
+            except DataError:
+                self._known[file] = None  # a live installation may run without its sources
+        return self._known[file]
 
     def source_line(self, file: str, line: int) -> str:
         source = self.source(file)

@@ -4,9 +4,9 @@ A fork costs some milliseconds where a fresh import costs seconds, and whatever 
 the process (environment, caches, logging) dies with it. Each fork has its own session, limits on
 time, memory and output, and a file for what it prints.
 
-One spare fork waits for the next launch. It has already *rehearsed*: run something harmless that
-touches the memory which every launch touches, since copying those pages on first write is a third
-of a launch's time.
+One spare fork waits for the next launch. It has already *rehearsed*: taken as its own the memory that
+every launch writes, since copying those pages on first write is a third of a launch's time. And a launch
+is answered before its process is taken down, which is another sixth; the next one waits for that.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ForkServer:
         self,
         channel: socket.socket,
         handlers: dict[str, Handler],
-        rehearse: Callable[[], None] | None = None,
+        rehearse: Callable[[], object] | None = None,
         enter: Callable[[], None] | None = None,
     ) -> None:
         self._channel = channel
@@ -255,6 +255,9 @@ class ForkServer:
     ) -> None:
         self._selector.unregister(child.channel)
         del self._children[child.channel.fileno()]
+        answer = {"outcome": outcome} if outcome else parsed(child.received)
+        if answer is not None:
+            self._answer(child, answer)  # before the end of its process: nobody waits for that
         if status is None:
             status = processes.end(child.pid)
         else:
@@ -262,13 +265,14 @@ class ForkServer:
         if self._adopts:
             known = [*self._children.values(), *filter(None, [self._spare])]
             processes.end_strangers([other.pid for other in known])
-        answer: dict[str, Any] | None = {"outcome": outcome} if outcome else parsed(child.received)
         if answer is None:
-            answer = {"outcome": processes.died(status)}
+            self._answer(child, {"outcome": processes.died(status)})
+        child.close()
+
+    def _answer(self, child: Child, answer: dict[str, Any]) -> None:
         answer["id"] = child.request["id"]
         answer["output"] = _text(child.output)
         answer["seconds"] = time.monotonic() - child.started
-        child.close()
         self.reply(answer)
 
     def _until_next_look(self) -> float | None:

@@ -23,7 +23,7 @@ def enlarge() -> int:
     madvise: Any = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     made = 0
-    for start, end in _mappings():
+    for start, end in mappings():
         first, last = -(-start // LARGE_BYTES) * LARGE_BYTES, end // LARGE_BYTES * LARGE_BYTES
         if first >= last or madvise(first, last - first, _HUGEPAGE) != 0:
             continue
@@ -32,18 +32,22 @@ def enlarge() -> int:
     return made
 
 
-def private_writable(line: str) -> tuple[int, int] | None:
-    """Bounds of ordinary memory (heap, anonymous) from a line of ``/proc/self/maps``; else None."""
+def private_writable(line: str, files: bool = False) -> tuple[int, int] | None:
+    """Bounds of ordinary memory (heap, anonymous) from a line of ``/proc/self/maps``; else None.
+
+    With ``files`` also of a file's private copy, such as a library's variables.
+    """
     bounds, rights, _offset, _device, inode, *name = line.split(maxsplit=5)
     special = bool(name) and name[0].startswith("[") and name[0].strip() != "[heap]"
-    if rights != "rw-p" or inode != "0" or special:
+    if rights != "rw-p" or special or (inode != "0" and not files):
         return None
     start, _, end = bounds.partition("-")
     return int(start, 16), int(end, 16)
 
 
-def _mappings() -> Iterator[tuple[int, int]]:
+def mappings(files: bool = False) -> Iterator[tuple[int, int]]:
+    """Bounds of this process's ordinary memory; with ``files`` also of private copies of files."""
     with contextlib.suppress(OSError):  # no /proc here
         with open("/proc/self/maps") as maps:
             lines = maps.read().splitlines()
-        yield from filter(None, map(private_writable, lines))
+        yield from filter(None, (private_writable(line, files) for line in lines))

@@ -7,6 +7,7 @@ The parent passes one socket; its first line is the boot record, our first line 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import json
@@ -37,7 +38,7 @@ def main(fd: int) -> None:
         channel.sendall(json.dumps(failure).encode() + b"\n")
         return
 
-    from casebook_inside import largepages, probe, resolve
+    from casebook_inside import largepages, pages, probe, resolve
 
     handlers: dict[str, forks.Handler] = {
         "resolve": resolve.run,
@@ -53,8 +54,9 @@ def main(fd: int) -> None:
         gc.collect()
         gc.freeze()  # shared pages stay shared: the collector no longer touches them in a fork
         largepages.enlarge()
-    # A spare fork waits for each launch; with the parser made already it has nothing to rehearse.
-    rehearse = None if bare else (lambda: None)
+    # A spare fork waits for each launch, with the pages already its own that launches write to.
+    written = [] if bare else pages_of_a_launch(boot, enter)
+    rehearse = None if bare else functools.partial(pages.copy, written)
     server = forks.ForkServer(channel, handlers, rehearse=rehearse, enter=enter)
     server.reply(
         {
@@ -143,6 +145,24 @@ def confinement(boot: dict[str, Any]) -> Callable[[], None] | None:
         guard.enter_launch()
 
     return enter
+
+
+def pages_of_a_launch(
+    boot: dict[str, Any], enter: Callable[[], None] | None
+) -> list[tuple[int, int]]:
+    """The memory that a launch writes, seen at the first of the warm-up's that comes to its end."""
+    from casebook_inside import pages, resolve
+
+    def watched(request: dict[str, Any]) -> dict[str, Any]:
+        gc.disable()
+        outcome = resolve.run(request)["outcome"]
+        return {"outcome": outcome, "written": pages.spans(pages.owned())}
+
+    for argv in boot.get("warmup", ()):
+        answer = forks.run_once(watched, {"argv": argv}, enter=enter)
+        if answer["outcome"]["kind"] == "resolved":
+            return [(address, size) for address, size in answer["written"]]
+    return []
 
 
 def warm_up(
