@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from casebook.dflash import hidden
@@ -18,6 +21,7 @@ from casebook.dflash.hidden import HiddenStore, capture, estimate_bytes
 from casebook.dflash.target import HFTarget
 from casebook.dflash.tiny import tiny_config, tiny_tokenizer
 from casebook.dflash.tokens import read_report, read_samples, tokenize_completions
+from casebook.paths import data_dir
 
 USER = {"role": "user", "content": "what is one"}
 
@@ -253,17 +257,28 @@ def test_a_store_of_another_target_is_refused(tmp_path: Path, qwen3: HFTarget) -
         HiddenStore(tmp_path, wide)
 
 
-@pytest.mark.parametrize(
-    ("count", "wanted"),
-    [(2, "af"), (3, "adg"), (7, "abcefhi"), (10, "abcdefghij"), (99, "abcdefghij"), (0, "")],
-)
-def test_a_few_prompts_are_spread_over_all(count: int, wanted: str) -> None:
-    assert spread("abcdefghij", count) == list(wanted)
+@given(st.lists(st.text(), unique=True), st.integers(0, 12))
+def test_a_few_prompts_are_as_many_as_wanted_and_in_order(texts: list[str], count: int) -> None:
+    chosen = spread(texts, count)
+    assert len(chosen) == min(count, len(texts))
+    assert chosen == [t for t in texts if t in chosen]
+
+
+@pytest.mark.parametrize("count", [16, 48, 144])
+def test_a_few_prompts_are_of_every_kind(count: int) -> None:
+    train, _ = prompts()
+    chosen = spread(train, count)
+    templates = tomllib.loads((data_dir() / "dflash" / "prompts.toml").read_text("utf-8"))[
+        "templates"
+    ]
+    counts = [sum(c.startswith(t.partition("{}")[0]) for c in chosen) for t in templates]
+    assert sum(counts) == count
+    assert max(counts) - min(counts) <= 1
 
 
 def test_prompts_are_kept_apart() -> None:
     train, held = prompts()
-    assert len(train) == 144
+    assert len(train) == 576
     assert len(held) == 24
     assert not set(train) & set(held)
 

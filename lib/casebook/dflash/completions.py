@@ -7,6 +7,7 @@ generated token ids are kept beside the text, so that tokenising never has to gu
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,9 +39,15 @@ def prompts(path: Path | None = None) -> tuple[list[str], list[str]]:
 
 
 def spread(texts: Sequence[str], count: int) -> list[str]:
-    """``count`` of ``texts`` (all, if there are fewer), evenly spread, so that each kind is among them."""
-    count = min(count, len(texts))
-    return [texts[i * len(texts) // count] for i in range(count)]
+    """``count`` of ``texts`` (all, if there are fewer), in their order, spread over all and of each kind.
+
+    Prompts are templates x subjects. Every n-th of them may be one template; steps of a length that
+    has no factor in common with their number visit all templates alike.
+    """
+    number = len(texts)
+    golden = range(int(number * 0.618), number + 1)  # the step that leaves the evenest gaps
+    step = next((s for s in golden if math.gcd(s, number) == 1), 1)
+    return [texts[i] for i in sorted(k * step % number for k in range(min(count, number)))]
 
 
 def generate_completions(
@@ -49,17 +56,21 @@ def generate_completions(
     texts: Sequence[str],
     out: Path,
     max_new_tokens: int = 64,
-    batch: int = 16,
+    batch: int = 96,
     progress: bool = True,
+    bf16: bool = False,
 ) -> Path:
     """Continue every prompt greedily and append ``{messages, completion, completion_ids}`` to ``out``.
 
-    Rows that are already there are kept, so a stopped run goes on where it was.
+    Rows that are already there are kept, so a stopped run goes on where it was. ``bf16`` generates in
+    bfloat16 arithmetic: twice as fast, and now and then another word than float32 would choose.
     """
     done = sum(1 for _ in out.open(encoding="utf-8")) if out.exists() else 0
     starts = range(done, len(texts), batch)
     bar = tqdm(starts, desc="generate", unit="batch", disable=not progress)
-    with out.open("a", encoding="utf-8") as file:
+    device = next(target.model.parameters()).device
+    narrow = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
+    with narrow, out.open("a", encoding="utf-8") as file:
         for start in bar:
             part = texts[start : start + batch]
             for text, ids in zip(
