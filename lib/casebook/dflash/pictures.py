@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 BLUE, ORANGE, GREEN, VERMILION, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#BBBBBB"
 _STATES = {"pass": 0, "fail": 1, "not applicable": 2}
@@ -69,10 +70,19 @@ def learning(
     """Loss over steps; held-out acceptance length over training seconds, beside its floors."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
     if len(records):
-        left.plot(records["step"], records["loss_nats"], color=BLUE, linewidth=1)
+        loss = records["loss_nats"]
+        smooth = loss.rolling(max(1, min(20, len(loss) // 4)), min_periods=1).median()
+        left.plot(records["step"], loss, color=GREY, linewidth=1, label="each step")
+        left.plot(records["step"], smooth, color=BLUE, label="median of the last steps")
+        # The first steps are ten times what follows; on a linear axis they would hide all of it.
+        left.set_yscale("log")
+        left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        left.yaxis.set_major_formatter(ScalarFormatter())
+        left.yaxis.set_minor_formatter(NullFormatter())
+        left.set_title(f"Training loss goes from {loss.iloc[0]:.1f} to {smooth.iloc[-1]:.2f} nats")
+        left.legend()
     left.set_xlabel("step")
     left.set_ylabel("training loss, nats")
-    left.set_title("Training loss")
     right.plot(
         curve["train_seconds"], curve["tau_tokens"], "o-", color=GREEN, label="trained drafter"
     )
