@@ -1,27 +1,22 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from casebook.dflash import hidden
 from casebook.dflash.batch import Sample
 from casebook.dflash.budget import INCIDENT_TOKENS, Plan, budget, table
 from casebook.dflash.chat import REASONS, ChatSettings, to_sample
-from casebook.dflash.completions import prompts, spread
 from casebook.dflash.errors import StoreError
 from casebook.dflash.hidden import HiddenStore, capture, estimate_bytes
 from casebook.dflash.target import HFTarget
 from casebook.dflash.tiny import tiny_config, tiny_tokenizer
 from casebook.dflash.tokens import read_report, read_samples, tokenize_completions
-from casebook.paths import data_dir
 
 USER = {"role": "user", "content": "what is one"}
 
@@ -255,32 +250,6 @@ def test_a_store_of_another_target_is_refused(tmp_path: Path, qwen3: HFTarget) -
     wide = tiny_config(hidden=64)
     with pytest.raises(StoreError, match="another target"):
         HiddenStore(tmp_path, wide)
-
-
-@given(st.lists(st.text(), unique=True), st.integers(0, 12))
-def test_a_few_prompts_are_as_many_as_wanted_and_in_order(texts: list[str], count: int) -> None:
-    chosen = spread(texts, count)
-    assert len(chosen) == min(count, len(texts))
-    assert chosen == [t for t in texts if t in chosen]
-
-
-@pytest.mark.parametrize("count", [16, 48, 144])
-def test_a_few_prompts_are_of_every_kind(count: int) -> None:
-    train, _ = prompts()
-    chosen = spread(train, count)
-    templates = tomllib.loads((data_dir() / "dflash" / "prompts.toml").read_text("utf-8"))[
-        "templates"
-    ]
-    counts = [sum(c.startswith(t.partition("{}")[0]) for c in chosen) for t in templates]
-    assert sum(counts) == count
-    assert max(counts) - min(counts) <= 1
-
-
-def test_prompts_are_kept_apart() -> None:
-    train, held = prompts()
-    assert len(train) == 576
-    assert len(held) == 24
-    assert not set(train) & set(held)
 
 
 def test_the_incidents_offline_store_is_about_90_tb() -> None:

@@ -64,8 +64,9 @@ def generate_completions(
 
     Rows that are already there are kept, so a stopped run goes on where it was. ``bf16`` generates in
     bfloat16 arithmetic: twice as fast, and now and then another word than float32 would choose.
+    Raises StoreError where ``out`` holds answers to other prompts.
     """
-    done = sum(1 for _ in out.open(encoding="utf-8")) if out.exists() else 0
+    done = _already(out, texts)
     starts = range(done, len(texts), batch)
     bar = tqdm(starts, desc="generate", unit="batch", disable=not progress)
     device = next(target.model.parameters()).device
@@ -84,6 +85,30 @@ def generate_completions(
                 file.write(json.dumps(record) + "\n")
             file.flush()
     return out
+
+
+def _already(out: Path, texts: Sequence[str]) -> int:
+    """How many of ``texts``, from the first, ``out`` has answers to."""
+    if not out.exists():
+        return 0
+    whole = out.read_bytes().rpartition(b"\n")
+    if whole[2]:  # the run was stopped while it wrote this line
+        out.write_bytes(whole[0] + whole[1])
+    number = 0
+    with out.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                asked = json.loads(line)["messages"][0]["content"]
+            except (ValueError, LookupError, TypeError) as error:
+                raise StoreError(
+                    f"{out}, line {number}, is no completion ({error}); remove that line and what follows."
+                ) from error
+            if number > len(texts) or asked != texts[number - 1]:
+                raise StoreError(
+                    f"{out}, line {number}, answers {asked[:60]!r}, which is not the prompt to continue here; "
+                    "give another folder, or remove that file."
+                )
+    return number
 
 
 @torch.no_grad()
