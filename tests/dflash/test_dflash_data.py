@@ -16,7 +16,7 @@ from casebook.dflash.errors import StoreError
 from casebook.dflash.hidden import HiddenStore, capture, estimate_bytes
 from casebook.dflash.target import HFTarget
 from casebook.dflash.tiny import tiny_config, tiny_tokenizer
-from casebook.dflash.tokens import read_report, read_samples, tokenize_completions
+from casebook.dflash.tokens import Report, read_report, read_samples, tokenize_completions
 
 USER = {"role": "user", "content": "what is one"}
 
@@ -265,3 +265,11 @@ def test_the_incidents_offline_store_is_about_90_tb() -> None:
     rows = table(list(load_models().values()), Plan())
     assert (rows.select_dtypes("number") > 0).all().all()
     assert len(rows) > 30
+
+
+def test_a_report_keeps_counts_whole_beside_a_share() -> None:
+    table = Report(16, 995, 378, {"too long": 2}).table()
+    assert table.loc["tokens"].tolist() == [995, "tokens"]
+    assert table.loc["supervised share", "value"] == 0.3799
+    assert table.loc["dropped: too long"].tolist() == [2, "samples"]
+    assert "995.0" not in table.to_html()

@@ -65,7 +65,8 @@ class Report:
             ("supervised share", round(self.supervised_share, 4), ""),
             *((f"dropped: {why}", n, "samples") for why, n in sorted(self.dropped.items())),
         ]
-        return pd.DataFrame(rows, columns=["fact", "value", "unit"])
+        table = pd.DataFrame(rows, columns=["fact", "value", "unit"], dtype=object)
+        return table.set_index("fact")  # objects: a count stays a whole number beside a share
 
 
 def tokenize_completions(
