@@ -206,6 +206,12 @@ def test_two_files_cannot_claim_one_name(data: Path) -> None:
         load_models()
 
 
+def test_a_link_that_leads_nowhere_is_named(data: Path) -> None:
+    (data / ".#mine.toml").symlink_to("user@host.1234")  # what Emacs leaves while one edits
+    with pytest.raises(DataError, match=r"Cannot read .*\.#mine\.toml"):
+        load_models()
+
+
 def test_an_empty_catalog_is_a_data_error(data: Path) -> None:
     (data / "mine.toml").unlink()
     with pytest.raises(DataError, match="No model files"):

@@ -72,20 +72,37 @@ def test_completions_go_on_where_they_were(tmp_path: Path, monkeypatch: pytest.M
         (["another"], "answers 'another', which is not the prompt"),
         (["one", "three", "more"], "line 3, answers 'more'"),
         (None, "line 1, is no completion"),
+        (b'{"messages": [{"content": 5}]}\n', "answers '5'"),
+        (b"\xff\xfe\n", "line 1, is no completion"),
+        (b"my own notes", "is no file of completions"),
     ],
 )
 def test_completions_of_other_prompts_are_refused(
-    before: list[str] | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    before: list[str] | bytes | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words, out = _Words(monkeypatch), tmp_path / "train.jsonl"
     out.write_text("[]\n")
-    if before is not None:
+    if isinstance(before, bytes):
+        out.write_bytes(before)
+    elif before is not None:
         out.unlink()
         completions.generate_completions(words, words, before, out, progress=False)  # type: ignore[arg-type]
     held = out.read_bytes()
     with pytest.raises(StoreError, match=said):
         completions.generate_completions(words, words, ["one", "three"], out, progress=False)  # type: ignore[arg-type]
     assert out.read_bytes() == held
+
+
+@pytest.mark.parametrize("changed", [{"max_new_tokens": 32}, {"bf16": True}])
+def test_completions_of_other_settings_are_refused(
+    changed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, out = _Words(monkeypatch), tmp_path / "train.jsonl"
+    completions.generate_completions(words, words, ["one"], out, progress=False)  # type: ignore[arg-type]
+    with pytest.raises(StoreError, match="other settings"):
+        completions.generate_completions(  # type: ignore[arg-type]
+            words, words, ["one", "two"], out, progress=False, **changed
+        )
 
 
 def test_prompts_are_kept_apart() -> None:

@@ -264,6 +264,30 @@ def test_several_threads_get_their_own_answers(toy: Toy) -> None:
     assert not wrong
 
 
+@linux
+def test_what_a_launch_started_ends_though_nobody_can_be_answered(tmp_path: Path) -> None:
+    noted = tmp_path / "pid"
+
+    def handler(_request: dict[str, Any]) -> dict[str, Any]:
+        noted.write_text(str(subprocess.Popen(["sleep", "1000"]).pid))
+        return {"outcome": {"kind": "ok"}}
+
+    def gone(_message: dict[str, Any]) -> None:
+        raise BrokenPipeError
+
+    ours, theirs = socket.socketpair()
+    server = forks.ForkServer(theirs, {"once": handler})
+    server.reply = gone  # type: ignore[method-assign]
+    with ours, theirs, pytest.raises(BrokenPipeError):
+        server.handle({"op": "once", "id": 0})
+    try:
+        left = os.pidfd_open(int(noted.read_text()))
+    except ProcessLookupError:
+        return
+    assert select.select([left], [], [], WAIT)[0]
+    os.close(left)
+
+
 def test_run_once() -> None:
     done = forks.run_once(lambda request: {"outcome": {"kind": "ok"}, "x": request["x"]}, {"x": 1})
     assert (done["outcome"], done["x"]) == ({"kind": "ok"}, 1)

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from casebook_inside import pages
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
-
 FORK = """
 import ctypes, json, mmap, os, sys
 from casebook_inside import pages
@@ -22,17 +20,18 @@ size = 64 * mmap.PAGESIZE
 memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 memory[:] = bytes(range(256)) * (size // 256)
 start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-wanted = set(range(start // mmap.PAGESIZE, (start + size) // mmap.PAGESIZE))
+own = lambda: len(pages.owned((start, start + size)))
 reader, writer = os.pipe()
 if os.fork() == 0:
-    before = len(wanted & pages.owned())
+    before = own()
     memory[0] = 7  # an ordinary write: one page
-    written = len(wanted & pages.owned())
+    written = own()
+    spans = pages.written([(start, start + size)])
     copied = pages.copy([(start, size)])
-    after = len(wanted & pages.owned())
+    after = own()
     same = memory[:] == bytes([7]) + (bytes(range(256)) * (size // 256))[1:]
     nowhere = pages.copy([(mmap.PAGESIZE, mmap.PAGESIZE)])
-    os.write(writer, json.dumps([before, written, copied, after, same, nowhere]).encode())
+    os.write(writer, json.dumps([before, written, spans == [(start, mmap.PAGESIZE)], copied, after, same, nowhere]).encode())
     os._exit(0)
 os.wait()
 print(os.read(reader, 1000).decode())
@@ -40,7 +39,7 @@ print(memory[0])
 """
 
 
-@linux
+@pytest.mark.skipif(not pages.available(), reason="a kernel that does not copy when asked")
 def test_copying_makes_pages_a_forks_own_and_changes_no_byte() -> None:
     inside = Path(pages.__file__).parents[1]
     done = subprocess.run(
@@ -51,10 +50,10 @@ def test_copying_makes_pages_a_forks_own_and_changes_no_byte() -> None:
     )
     assert done.returncode == 0, done.stderr
     told, parents = done.stdout.splitlines()
-    before, written, copied, after, same, nowhere = json.loads(told)
-    if not copied:
-        pytest.skip("a kernel without MADV_POPULATE_WRITE")
+    before, written, spans, copied, after, same, nowhere = json.loads(told)
+    assert copied == 1
     assert (before, written, after) == (0, 1, 64)
+    assert spans
     assert same
     assert nowhere == 0
     assert parents == "0"

@@ -204,19 +204,18 @@ def models_table(models: Iterable[ModelFacts] | None = None) -> pd.DataFrame:
 
 
 def _load(folder: Path) -> tuple[Mapping[str, ModelFacts], Mapping[str, str]]:
+    files: list[tuple[str, os.stat_result]] = []
     try:
-        with os.scandir(folder) as entries:  # asked for each launch: a Path each would cost more
-            files = sorted((e.path, e.stat()) for e in entries if e.name.endswith(".toml"))
-        stamps = tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in files)
-    except FileNotFoundError:
-        stamps = ()
+        if folder.is_dir():
+            with os.scandir(folder) as entries:  # asked for each launch: a Path each costs more
+                files = sorted((e.path, e.stat()) for e in entries if e.name.endswith(".toml"))
     except OSError as error:
         raise DataError(
-            f"Cannot read {folder}: {error.strerror}; check its permissions."
+            f"Cannot read {error.filename or folder}: {error.strerror}; restore it, or remove it."
         ) from error
-    if not stamps:
+    if not files:
         raise DataError(f"No model files (*.toml) in {folder}; restore data/ from the repository.")
-    return _load_files(stamps)
+    return _load_files(tuple((path, stat.st_mtime_ns, stat.st_size) for path, stat in files))
 
 
 @lru_cache(maxsize=4)

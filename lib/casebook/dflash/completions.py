@@ -21,6 +21,8 @@ from casebook.dflash.errors import StoreError
 from casebook.dflash.target import HFTarget
 from casebook.paths import data_dir
 
+_BEGINS = b'{"messages": '  # each record, as we write it
+
 
 def prompts(path: Path | None = None) -> tuple[list[str], list[str]]:
     """Training and held-out prompts: templates x subjects of ``data/dflash/prompts.toml``."""
@@ -45,7 +47,7 @@ def spread(texts: Sequence[str], count: int) -> list[str]:
     has no factor in common with their number visit all templates alike.
     """
     number = len(texts)
-    golden = range(int(number * 0.618), number + 1)  # the step that leaves the evenest gaps
+    golden = range(int(number * 0.618), number + 1)  # leaves even gaps for most numbers
     step = next((s for s in golden if math.gcd(s, number) == 1), 1)
     return [texts[i] for i in sorted(k * step % number for k in range(min(count, number)))]
 
@@ -63,10 +65,11 @@ def generate_completions(
     """Continue every prompt greedily and append ``{messages, completion, completion_ids}`` to ``out``.
 
     Rows that are already there are kept, so a stopped run goes on where it was. ``bf16`` generates in
-    bfloat16 arithmetic: twice as fast, and now and then another word than float32 would choose.
-    Raises StoreError where ``out`` holds answers to other prompts.
+    bfloat16 arithmetic: quicker on a GPU, or on a CPU with AMX, and now and then another word than
+    float32 would choose. Raises StoreError where ``out`` holds other prompts, or of other settings.
     """
-    done = _already(out, texts)
+    made = {"max_new_tokens": max_new_tokens, "bf16": bf16}
+    done = _already(out, texts, made)
     starts = range(done, len(texts), batch)
     bar = tqdm(starts, desc="generate", unit="batch", disable=not progress)
     device = next(target.model.parameters()).device
@@ -81,34 +84,43 @@ def generate_completions(
                     "messages": [{"role": "user", "content": text}],
                     "completion": tokenizer.decode(ids, skip_special_tokens=True),
                     "completion_ids": ids,
+                    **made,
                 }
                 file.write(json.dumps(record) + "\n")
             file.flush()
     return out
 
 
-def _already(out: Path, texts: Sequence[str]) -> int:
-    """How many of ``texts``, from the first, ``out`` has answers to."""
+def _already(out: Path, texts: Sequence[str], made: dict[str, Any]) -> int:
+    """How many of ``texts``, from the first, ``out`` has answers to, ``made`` as now; cuts half a line."""
     if not out.exists():
         return 0
-    whole = out.read_bytes().rpartition(b"\n")
-    if whole[2]:  # the run was stopped while it wrote this line
-        out.write_bytes(whole[0] + whole[1])
-    number = 0
-    with out.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                asked = json.loads(line)["messages"][0]["content"]
-            except (ValueError, LookupError, TypeError) as error:
-                raise StoreError(
-                    f"{out}, line {number}, is no completion ({error}); remove that line and what follows."
-                ) from error
-            if number > len(texts) or asked != texts[number - 1]:
-                raise StoreError(
-                    f"{out}, line {number}, answers {asked[:60]!r}, which is not the prompt to continue here; "
-                    "give another folder, or remove that file."
-                )
-    return number
+    whole, newline, rest = out.read_bytes().rpartition(b"\n")
+    lines = whole.splitlines() if newline else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            asked = str(record["messages"][0]["content"])
+        except (ValueError, LookupError, TypeError) as error:
+            raise StoreError(
+                f"{out}, line {number}, is no completion ({error}); give another folder, or remove that file."
+            ) from error
+        if number > len(texts) or asked != texts[number - 1]:
+            raise StoreError(
+                f"{out}, line {number}, answers {asked[:60]!r}, which is not the prompt to continue here; "
+                "give another folder, or remove that file."
+            )
+        if {k: record.get(k) for k in made} != made:
+            raise StoreError(
+                f"{out}, line {number}, was made with other settings than {made}; "
+                "give another folder, or remove that file."
+            )
+    if not _BEGINS.startswith(rest[: len(_BEGINS)]):
+        raise StoreError(f"{out} is no file of completions; give another folder, or remove it.")
+    if rest:  # the run was stopped while it wrote this line
+        with out.open("r+b") as file:
+            file.truncate(len(whole) + len(newline))
+    return len(lines)
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 BLUE, ORANGE, GREEN, VERMILION, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#BBBBBB"
 _STATES = {"pass": 0, "fail": 1, "not applicable": 2}
@@ -77,7 +77,7 @@ def learning(
         # The first steps are ten times what follows; on a linear axis they would hide all of it.
         left.set_yscale("log")
         left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        left.yaxis.set_major_formatter(ScalarFormatter())
+        left.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         left.yaxis.set_minor_formatter(NullFormatter())
         left.set_title(f"Training loss goes from {loss.iloc[0]:.1f} to {smooth.iloc[-1]:.2f} nats")
         left.legend()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ class Reader:
     """Turns raw frames into ``Frame``; knows the package's folder."""
 
     package: Path
-    _known: dict[str, sources.Source | None] = field(default_factory=dict, compare=False)
+    _known: dict[str, sources.Source | None] = dataclasses.field(
+        default_factory=dict, compare=False, init=False, repr=False
+    )
 
     def frame(self, raw: list[Any]) -> Frame:
         file, line, function = raw[0], raw[1], raw[2]

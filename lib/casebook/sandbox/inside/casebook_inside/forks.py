@@ -256,17 +256,20 @@ class ForkServer:
         self._selector.unregister(child.channel)
         del self._children[child.channel.fileno()]
         answer = {"outcome": outcome} if outcome else parsed(child.received)
-        if answer is not None:
-            self._answer(child, answer)  # before the end of its process: nobody waits for that
-        if status is None:
-            status = processes.end(child.pid)
-        else:
-            processes.kill_group(child.pid)  # what it left running in its session
-        if self._adopts:
-            known = [*self._children.values(), *filter(None, [self._spare])]
-            processes.end_strangers([other.pid for other in known])
-        if answer is None:
-            self._answer(child, {"outcome": processes.died(status)})
+        early = answer is not None and outcome is None  # its own: nobody need wait for its end
+        try:
+            if answer is not None and early:
+                self._answer(child, answer)
+        finally:  # also where the lab is gone and cannot be answered
+            if status is None:
+                status = processes.end(child.pid)
+            else:
+                processes.kill_group(child.pid)  # what it left running in its session
+            if self._adopts:
+                known = [*self._children.values(), *filter(None, [self._spare])]
+                processes.end_strangers([other.pid for other in known])
+        if not early:
+            self._answer(child, answer or {"outcome": processes.died(status)})
         child.close()
 
     def _answer(self, child: Child, answer: dict[str, Any]) -> None:

@@ -150,13 +150,16 @@ def confinement(boot: dict[str, Any]) -> Callable[[], None] | None:
 def pages_of_a_launch(
     boot: dict[str, Any], enter: Callable[[], None] | None
 ) -> list[tuple[int, int]]:
-    """The memory that a launch writes, seen at the first of the warm-up's that comes to its end."""
-    from casebook_inside import pages, resolve
+    """The memory that resolving a launch writes: that of the first warm-up launch that comes to its end."""
+    from casebook_inside import largepages, pages, resolve
+
+    if not pages.available():
+        return []
+    mapped = list(largepages.mappings(files=True))
 
     def watched(request: dict[str, Any]) -> dict[str, Any]:
-        gc.disable()
         outcome = resolve.run(request)["outcome"]
-        return {"outcome": outcome, "written": pages.spans(pages.owned())}
+        return {"outcome": outcome, "written": pages.written(mapped)}
 
     for argv in boot.get("warmup", ()):
         answer = forks.run_once(watched, {"argv": argv}, enter=enter)

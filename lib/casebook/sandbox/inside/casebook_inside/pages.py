@@ -13,37 +13,42 @@ import array
 import contextlib
 import ctypes
 import mmap
+import os
 from collections.abc import Iterable
 from typing import Any
 
-from casebook_inside import largepages
-
 Span = tuple[int, int]
-"""``(address, bytes)`` of neighbouring pages."""
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of <linux/mman.h>
 _OURS = 1 << 56 | 1 << 63  # of /proc/self/pagemap: mapped by this process alone, and present
 _FILE = 1 << 61
-NEAR_PAGES = 4  # between two spans that are copied as one: a page costs less than a call
+NEAR_PAGES = 4  # apart at most: then they are copied as one, for a page costs less than a call
 
 
-def owned() -> set[int]:
-    """Numbers of the pages of private memory that this process shares with no other."""
-    found: set[int] = set()
+def owned(bounds: Span) -> list[int]:
+    """Numbers of the pages of a mapping, ``(start, end)``, that this process shares with no other."""
+    start, end = bounds
+    first = start // mmap.PAGESIZE
+    entries = array.array("Q")
     with contextlib.suppress(OSError), open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
-        for start, end in largepages.mappings(files=True):
-            first = start // mmap.PAGESIZE
-            pagemap.seek(first * 8)
-            entries = array.array("Q", pagemap.read((end - start) // mmap.PAGESIZE * 8))
-            found.update(
-                first + number
-                for number, entry in enumerate(entries)
-                if entry & _OURS == _OURS and not entry & _FILE
-            )
-    return found
+        pagemap.seek(first * 8)
+        entries.frombytes(pagemap.read((end - start) // mmap.PAGESIZE * 8))
+    return [
+        first + number
+        for number, entry in enumerate(entries)
+        if entry & _OURS == _OURS and not entry & _FILE
+    ]
+
+
+def written(mappings: Iterable[Span]) -> list[Span]:
+    """The parts of these mappings, ``(start, end)``, that a fork wrote: no longer its parent's, too.
+
+    Give the parent's mappings: where the fork has others, the next one has none to copy.
+    """
+    return [span for bounds in mappings for span in spans(owned(bounds))]
 
 
 def spans(pages: Iterable[int]) -> list[Span]:
-    """Pages, by their numbers, as spans of memory."""
+    """Pages, by their numbers, as spans of memory ``(address, bytes)``."""
     found: list[list[int]] = []
     for page in sorted(pages):
         if found and page - found[-1][1] <= NEAR_PAGES:
@@ -51,6 +56,15 @@ def spans(pages: Iterable[int]) -> list[Span]:
         else:
             found.append([page, page])
     return [(first * mmap.PAGESIZE, (last - first + 1) * mmap.PAGESIZE) for first, last in found]
+
+
+def available() -> bool:
+    """Whether this kernel tells which pages are ours, and copies them when asked."""
+    with mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as page:
+        held = ctypes.c_char.from_buffer(page)
+        copied = copy([(ctypes.addressof(held), mmap.PAGESIZE)]) == 1
+        del held  # or the page cannot be given back
+    return copied and os.access("/proc/self/pagemap", os.R_OK)
 
 
 def copy(parts: Iterable[Span]) -> int:
