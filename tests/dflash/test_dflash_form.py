@@ -8,10 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F  # noqa: N812
 
-from casebook.dflash import Drafter, loss
+from casebook.dflash import Drafter, loss, split
 from casebook.dflash.anchors import sample_anchors, valid_anchors
+from casebook.dflash.attention import attend_packed
 from casebook.dflash.errors import NoAnchorError
-from casebook.dflash.masks import Blocks, additive, block_mask, context_mask, dense
+from casebook.dflash.masks import Blocks, additive, dense, own
+from casebook.dflash.norm import RMSNorm
+from casebook.dflash.rope import Rotary, rotate
 from casebook.dflash.tiny import tiny_config
 
 
@@ -50,15 +53,15 @@ def test_the_mask_is_the_rule_slot_by_slot(case: tuple[Blocks, int | None]) -> N
 
 @settings(max_examples=60, deadline=None)
 @given(some_blocks())
-def test_the_two_parts_make_the_whole(case: tuple[Blocks, int | None]) -> None:
+def test_context_and_own_block_are_all_there_is_to_see(case: tuple[Blocks, int | None]) -> None:
     blocks, window = case
-    whole = dense(blocks, window)
-    assert torch.equal(whole[..., : blocks.context], context_mask(blocks, window))
-    inside = whole[:, 0, :, blocks.context :].unflatten(1, (-1, blocks.block_size))
-    inside = inside.unflatten(-1, (-1, blocks.block_size))
-    own = torch.stack([inside[:, n, :, n] for n in range(blocks.anchors.shape[1])], 1)
-    assert torch.equal(own, block_mask(blocks, window))
-    assert int(inside.sum()) == int(own.sum())  # nothing outside the own block
+    whole = dense(blocks, window)[:, 0].unflatten(1, (-1, blocks.block_size))
+    reach = int(blocks.anchors.max())
+    parts = own(blocks, window, reach).unflatten(1, (-1, blocks.block_size))
+    inside = whole[..., blocks.context :].unflatten(-1, (-1, blocks.block_size))
+    mine = torch.stack([inside[:, n, :, n] for n in range(blocks.anchors.shape[1])], 1)
+    assert torch.equal(parts, torch.cat((whole[..., :reach], mine), -1))
+    assert int(whole.sum()) == int(parts.sum())  # nothing beyond the last anchor or in other blocks
 
 
 @settings(max_examples=15, deadline=None)
@@ -77,24 +80,88 @@ def test_four_backends_give_one_output(case: tuple[Blocks, int | None]) -> None:
         torch.testing.assert_close(out[rows], outs[0][rows], atol=2e-5, rtol=1e-4)
 
 
-def test_split_in_many_groups_is_split_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tiny_config()
-    drafter = Drafter(config.replaced(initializer_range=0.15)).initialize(1)
-    at = torch.tensor([[1, 4, 8, 9, 15]])
-    blocks = Blocks(at, at >= 0, 4, 18)
-    hidden, embedded = (
-        torch.randn(1, 18, config.context_width),
-        torch.randn(1, 20, config.hidden_size),
-    )
+def many_blocks() -> tuple[Blocks, list[torch.Tensor]]:
+    """Two rows of six blocks, one of them padding; queries of 4 heads, keys and values of 2."""
+    torch.manual_seed(0)
+    at = torch.stack([torch.randperm(17)[:6].sort().values for _ in range(2)])
+    keep = torch.ones(2, 6, dtype=torch.bool)
+    keep[1, -1] = False
+    shapes = ((2, 4, 24, 8), (2, 2, 18 + 24, 8), (2, 2, 18 + 24, 8))
+    return Blocks(at, keep, 4, 18), [torch.randn(s, requires_grad=True) for s in shapes]
+
+
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize("bytes_a_group", [64 << 20, 6000, 1])
+def test_split_has_the_gradient_of_the_dense_form(
+    bytes_a_group: int, window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its backward pass is written by hand; one group, some groups, a group per block."""
+    monkeypatch.setattr("casebook.dflash.split.SCORE_BYTES", bytes_a_group)
+    blocks, tensors = many_blocks()
+    groups = len(split.plan(blocks, window, 4).groups)
+    assert groups == {64 << 20: 1, 6000: 3, 1: 6}[bytes_a_group]
+    alive = blocks.keep.repeat_interleave(4, 1)[:, None, :, None]
+    weights = torch.randn(tensors[0].shape)
     found = []
-    for size in (64 << 20, 1):
-        monkeypatch.setattr("casebook.dflash.attention.SCORE_BYTES", size)
-        drafter.zero_grad()
-        out = drafter(embedded, hidden, blocks)
-        out.square().sum().backward()
-        found.append((out.detach(), drafter.fc.weight.grad.clone()))
-    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(found[0][1], found[1][1], atol=1e-3, rtol=1e-3)
+    for backend in ("eager", "split"):
+        out = attend_packed(blocks, backend)(*tensors, window)
+        grads = torch.autograd.grad((out * weights * alive).sum(), tensors)
+        found.append((out * alive, *grads))
+    for dense_form, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, dense_form, atol=2e-6, rtol=1e-5)
+
+
+def test_padding_blocks_get_no_gradient_and_give_none() -> None:
+    blocks, tensors = many_blocks()
+    out = attend_packed(blocks, "split")(*tensors, None)
+    q, k, v = torch.autograd.grad(out.sum(), tensors)
+    assert not out[1, :, 20:].any()
+    for grad, first in ((q, 20), (k, 38), (v, 38)):
+        assert grad[1, :, :first].any()
+        assert not grad[1, :, first:].any()
+
+
+def test_split_under_autocast_works_in_bfloat16() -> None:
+    blocks, tensors = many_blocks()
+    exact = attend_packed(blocks, "split")(*tensors, None)
+    with torch.autocast("cpu", torch.bfloat16):
+        narrow = attend_packed(blocks, "split")(*tensors, None)
+    assert narrow.dtype == torch.bfloat16
+    torch.testing.assert_close(narrow.float(), exact, atol=0.02, rtol=0.02)
+    narrow.sum().backward()
+    assert all(x.grad is not None and x.grad.dtype == torch.float32 for x in tensors)
+
+
+def test_the_norm_has_the_gradient_of_its_formula() -> None:
+    norm = RMSNorm(8, 1e-6)
+    norm.weight.data.uniform_(0.5, 2)
+    x = torch.randn(2, 3, 8, requires_grad=True)
+    plain = norm.weight * x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    weights = torch.randn(2, 3, 8)
+    torch.testing.assert_close(norm(x), plain, atol=1e-6, rtol=1e-6)
+    for ours, formula in zip(
+        torch.autograd.grad((norm(x) * weights).sum(), (x, norm.weight)),
+        torch.autograd.grad((plain * weights).sum(), (x, norm.weight)),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, formula, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_rotation_is_the_complex_product_and_turns_gradients_back(dtype: torch.dtype) -> None:
+    """Element i and i + d/2 are one complex number, turned by position times frequency."""
+    x = torch.randn(2, 3, 5, 8).to(dtype).requires_grad_()
+    positions = torch.tensor([[0, 1, 2, 900, 5], [7, 7, 8, 9, 10]])
+    rotary = Rotary(8, 1e4)
+    turned = rotate(x, *rotary(positions, dtype))
+    numbers = torch.complex(*x.detach().float().chunk(2, -1))
+    angle = positions[:, None, :, None] * rotary.inv_freq(x.device)
+    wanted = torch.view_as_real(numbers * torch.polar(torch.ones_like(angle), angle))
+    near = 1e-6 if dtype == torch.float32 else 0.05
+    both = torch.cat(wanted.unbind(-1), -1)
+    torch.testing.assert_close(turned.float(), both, atol=near, rtol=near)
+    (back,) = torch.autograd.grad(turned, x, turned)  # the rotation's transpose is its inverse
+    torch.testing.assert_close(back, x.detach(), atol=near, rtol=near)
 
 
 def test_an_additive_mask_never_makes_nan() -> None:

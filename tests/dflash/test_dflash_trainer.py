@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from casebook.dflash import Drafter
-from casebook.dflash.batch import Batch, Sample, refuse_bad_batch
+from casebook.dflash.batch import Batch, Sample, refuse_bad_batch, refuse_not_finite
 from casebook.dflash.bench import Bench, Pipeline
 from casebook.dflash.checkpoint import load_drafter
 from casebook.dflash.errors import NoAnchorError, StoreError, TrainingError
 from casebook.dflash.feed import Order, capture_batch, online
 from casebook.dflash.generate import DrafterProposer, generate, plain
+from casebook.dflash.parallel import normalise
 from casebook.dflash.target import HFTarget
 from casebook.dflash.tiny import tiny_config
 from casebook.dflash.tokens import MANIFEST, Chunk, _write_manifest, write_arrow
@@ -124,6 +125,32 @@ def test_a_number_that_is_not_finite_stops_and_keeps_the_batch(
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_large_numbers_are_not_taken_for_infinite(dtype: torch.dtype) -> None:
+    """Their sum overflows, they do not."""
+    large = torch.full((1, 4, 8), torch.finfo(dtype).max, dtype=dtype)
+    refuse_not_finite(large, "here")
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        large[0, 1, 2] = bad
+        large[0, 2, 3] = -bad  # the two would cancel, were they numbers
+        with pytest.raises(StoreError, match="here: the hidden states hold NaN"):
+            refuse_not_finite(large, "here")
+
+
+@pytest.mark.parametrize("clip", [0.01, 1e6])
+def test_normalising_and_clipping_in_one_pass_is_both_in_turn(clip: float) -> None:
+    ours, theirs = (Drafter(CONFIG).initialize(1) for _ in range(2))
+    generator = torch.Generator().manual_seed(0)
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        a.grad = torch.randn(a.shape, generator=generator)
+        b.grad = a.grad / 7.0
+    norm = normalise(ours, 7.0, clip)
+    wanted = torch.nn.utils.clip_grad_norm_(theirs.parameters(), clip)
+    assert norm == pytest.approx(float(wanted), rel=1e-6)
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, atol=0, rtol=1e-5)
+
+
 def test_bad_batches_are_refused_with_the_reason(qwen3: HFTarget) -> None:
     good = capture_batch(samples_of(qwen3, 1), qwen3)
     spoiled = good.hidden.clone()
@@ -135,6 +162,7 @@ def test_bad_batches_are_refused_with_the_reason(qwen3: HFTarget) -> None:
         (replace(good, hidden=good.hidden[..., :-1]), "wide"),
         (replace(good, hidden=spoiled), "NaN"),
         (replace(good, input_ids=good.input_ids + 90), "outside the vocabulary"),
+        (replace(good, input_ids=good.input_ids - 90), r"token id -\d+ is outside"),
         (replace(good, input_ids=masked), "mask id"),
     ):
         with pytest.raises(StoreError, match=word):

@@ -86,13 +86,12 @@ def loss_terms(
 
     ``wanted`` and ``mask`` are ``[b, N, B]``, ``weights`` ``[B]``. Slots with mask 0 cost nothing.
     """
-    flat = (mask > 0).flatten()
-    weight = (mask * weights.to(mask.device)).flatten()[flat]
-    rows = out.flatten(0, 1)[flat]
-    numerator, chosen = _HeadLoss.apply(rows, head, wanted.flatten()[flat], weight)
-    predicted = torch.full_like(wanted.flatten(), -1)
-    predicted[flat] = chosen
-    return LossTerms(numerator, weight.sum(), predicted.view_as(wanted), wanted, mask)
+    at = mask.flatten().nonzero()[:, 0]
+    weight = (mask * weights.to(mask.device)).flatten()[at]
+    numerator, chosen = _HeadLoss.apply(out.flatten(0, 1)[at], head, wanted.flatten()[at], weight)
+    predicted = torch.full(wanted.shape, -1, device=wanted.device)
+    predicted.view(-1)[at] = chosen
+    return LossTerms(numerator, weight.sum(), predicted, wanted, mask)
 
 
 class _HeadLoss(torch.autograd.Function):
@@ -107,22 +106,18 @@ class _HeadLoss(torch.autograd.Function):
         gradient = torch.empty_like(rows) if needed else None
         for start in range(0, len(rows), piece):
             part = slice(start, start + piece)
-            logits = F.linear(rows[part], head)
-            chosen[part] = logits.argmax(-1)
-            logits = logits.float()
-            picked = wanted[part, None]
+            logits = F.linear(rows[part], head).float()
+            top, best = logits.max(-1, keepdim=True)
+            chosen[part] = best[:, 0]
+            picked, weighed = wanted[part, None], weight[part, None]
+            right = logits.gather(1, picked)
             # log-sum-exp in place: one float32 copy of the piece is all that ever stands.
-            right = logits.gather(1, picked).squeeze(1)
-            top = logits.amax(-1, keepdim=True)
             exps = logits.sub_(top).exp_()
             sums = exps.sum(-1, keepdim=True)
-            log_sum = sums.log() + top
-            total += ((log_sum.squeeze(1) - right) * weight[part]).sum()
-            if gradient is not None:
-                probabilities = exps.div_(sums)
-                probabilities.scatter_add_(1, picked, -torch.ones_like(picked, dtype=torch.float32))
-                probabilities.mul_(weight[part, None])
-                gradient[part] = probabilities.to(head.dtype) @ head
+            total += (sums.log().add_(top).sub_(right) * weighed).sum()
+            if gradient is not None:  # of each logit: weight * (probability - 1 where it is right)
+                exps.mul_(weighed / sums).scatter_add_(1, picked, -weighed)
+                gradient[part] = exps.to(head.dtype) @ head
         if gradient is not None:
             ctx.save_for_backward(gradient)
         ctx.mark_non_differentiable(chosen)

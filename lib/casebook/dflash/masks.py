@@ -81,25 +81,17 @@ def dense(blocks: Blocks, window: int | None) -> Tensor:
     return (seen & keep)[:, None]
 
 
-def context_mask(blocks: Blocks, window: int | None) -> Tensor:
-    """The columns of the context alone, bool ``[b, 1, N*B, S]``."""
-    device, size = blocks.anchors.device, blocks.block_size
-    slot = torch.arange(blocks.queries, device=device)[:, None] % size
-    key = torch.arange(blocks.context, device=device)[None, :]
-    anchor = blocks.anchors.repeat_interleave(size, dim=1)[:, :, None]
-    same = torch.zeros((), dtype=torch.bool, device=device)
-    keep = blocks.keep.repeat_interleave(size, dim=1)[:, :, None]
-    return (blocks.see(anchor, slot, key, same, blocks.context, window) & keep)[:, None]
+def own(blocks: Blocks, window: int | None, reach: int) -> Tensor:
+    """What the own block and the first ``reach`` context tokens show, bool ``[b, N*B, reach + B]``.
 
-
-def block_mask(blocks: Blocks, window: int | None) -> Tensor:
-    """Inside a block, bool ``[b, N, B, B]``: query slot by key slot."""
+    The columns of :func:`dense` that can be True at all, where no anchor is beyond ``reach``.
+    """
     device, size, context = blocks.anchors.device, blocks.block_size, blocks.context
     slot = torch.arange(size, device=device)
-    same = torch.ones((), dtype=torch.bool, device=device)
+    key = torch.cat((torch.arange(reach, device=device), context + slot))
     anchor = blocks.anchors[..., None, None]
-    seen = blocks.see(anchor, slot[:, None], context + slot[None, :], same, context, window)
-    return (seen & blocks.keep[..., None, None]).expand(*blocks.keep.shape, size, size)
+    seen = blocks.see(anchor, slot[:, None], key, key >= context, context, window)
+    return (seen & blocks.keep[..., None, None]).expand(*blocks.keep.shape, size, -1).flatten(1, 2)
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:

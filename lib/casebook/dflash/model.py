@@ -27,23 +27,11 @@ from casebook.dflash.attention import Attend, Backend, attend_packed, attend_pla
 from casebook.dflash.config import DrafterConfig
 from casebook.dflash.errors import TargetError
 from casebook.dflash.masks import Blocks
+from casebook.dflash.norm import RMSNorm
 from casebook.dflash.rope import Rotary, rotate
 
 LayerCache = tuple[Tensor, Tensor]
 """Rotated keys and values of the context, ``[b, nkv, S, d]`` each."""
-
-
-class RMSNorm(nn.Module):
-    """Root-mean-square norm, computed in float32, as Qwen3's."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[..., size]`` in, the same shape and dtype out."""
-        return self.weight * F.rms_norm(x.float(), x.shape[-1:], None, self.eps).to(x.dtype)
 
 
 class Attention(nn.Module):
@@ -112,18 +100,21 @@ class Layer(nn.Module):
         rope: tuple[Tensor, Tensor],
         attend: Attend,
         cached: LayerCache | None = None,
-        context: tuple[Tensor, Tensor, Tensor] | None = None,
+        context: Tensor | None = None,
     ) -> Tensor:
-        """``h`` ``[b, n, H]`` to the same, behind a cache or behind ``context`` (c, cosine, sine).
+        """``h`` ``[b, n, H]`` to the same, behind a cache or behind ``context`` ``[b, S, H]``.
 
-        The context is projected in here and not by the caller, so that FSDP has this layer's
-        weights whole at that time.
+        ``rope`` is of the positions of the context, where it is given, and then of the block. Context
+        and block go through one product, for a small drafter's step is made of small operations; and
+        in here, not by the caller, so that FSDP has this layer's weights whole at that time.
         """
-        far = self.self_attn.keys_values(*context) if context is not None else cached
-        assert far is not None
         x = self.input_layernorm(h)
-        own = self.self_attn.keys_values(x, *rope)
-        attended = attend(self.self_attn.queries(x, *rope), far, own, self.window)
+        both = x if context is None else torch.cat((context, x), 1)
+        k, v = self.self_attn.keys_values(both, *rope)
+        if cached is not None:
+            k, v = torch.cat((cached[0], k), 2), torch.cat((cached[1], v), 2)
+        cos, sin = (turn[:, :, -x.shape[1] :] for turn in rope)
+        attended = attend(self.self_attn.queries(x, cos, sin), k, v, self.window)
         h = h + self.self_attn.output(attended)
         return h + self.mlp(self.post_attention_layernorm(h))
 
@@ -178,13 +169,12 @@ class Drafter(nn.Module):
         """
         c = self.context(hidden)
         at = torch.arange(hidden.shape[1], device=hidden.device).expand(len(hidden), -1)
-        context_rope = self.rotary(at, c.dtype)
         where = blocks.positions() if positions is None else positions
-        rope = self.rotary(where, embedded.dtype)
+        rope = self.rotary(torch.cat((at, where), 1), embedded.dtype)
         attend = attend_packed(blocks, backend)
         h = embedded
         for layer in self.layers:
-            h = layer(h, rope, attend, context=(c, *context_rope))
+            h = layer(h, rope, attend, context=c)
         return self.norm(h)
 
     def extend(self, cache: list[LayerCache] | None, hidden: Tensor) -> list[LayerCache]:

@@ -140,9 +140,10 @@ class Sharded:
 
 def normalise(drafter: Drafter, denominator: float, clip: float) -> float:
     """Divide all gradients by ``denominator``, clip to ``clip``; the norm before clipping."""
-    with torch.no_grad():
-        for parameter in drafter.parameters():
-            if parameter.grad is not None:
-                parameter.grad /= denominator
-    norm: Any = torch.nn.utils.clip_grad_norm_(drafter.parameters(), clip)
-    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+    gradients = [p.grad for p in drafter.parameters() if p.grad is not None]
+    summed: Any = torch.nn.utils.get_total_norm(gradients)
+    norm = float(summed.full_tensor() if hasattr(summed, "full_tensor") else summed) / denominator
+    # Both in one pass over the gradients. 1e-6 as in torch's ``clip_grad_norm_``.
+    factor = min(1.0, clip / (norm + 1e-6)) / denominator
+    torch._foreach_mul_(gradients, factor)
+    return norm

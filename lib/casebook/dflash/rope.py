@@ -7,6 +7,8 @@ whenever they are used on a device, and never stored as a buffer that a cast can
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -31,17 +33,38 @@ class Rotary:
         return self._by_device[device]
 
     def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of each position: ``[b, n]`` integers to two ``[b, n, head_dim]``.
+        """Cosine and sine of each position: ``[b, n]`` integers to two ``[b, 1, n, head_dim/2]``.
 
-        Angles are taken in float32 and rounded to ``dtype`` at the end, as transformers does.
+        Angles are taken in float32 and rounded to ``dtype`` at the end, as transformers does. One
+        number turns a pair, so half the width says all; the axis of length 1 is the heads'.
         """
-        angles = positions.float()[..., None] * self.inv_freq(positions.device)
-        angles = torch.cat((angles, angles), dim=-1)
+        angles = positions.float()[:, None, :, None] * self.inv_freq(positions.device)
         return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn ``x`` ``[b, heads, n, head_dim]`` by ``cos``/``sin`` ``[b, n, head_dim]`` (neox layout)."""
-    first, second = x.chunk(2, dim=-1)
-    turned = torch.cat((-second, first), dim=-1)
-    return x * cos[:, None] + turned * sin[:, None]
+    """Turn ``x`` ``[b, heads, n, head_dim]`` by ``[b, 1, n, head_dim/2]`` (neox layout); contiguous."""
+    return _Rotate.apply(x, cos, sin)
+
+
+class _Rotate(torch.autograd.Function):
+    """A rotation, whose gradient is the rotation back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return _turned(x, cos, sin, 1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+        cos, sin = ctx.saved_tensors
+        return _turned(grad, cos, sin, -1), None, None
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor, way: int) -> Tensor:
+    out = torch.empty(x.shape, dtype=torch.result_type(x, cos), device=x.device)
+    first, second = x.chunk(2, -1)
+    out_first, out_second = out.chunk(2, -1)
+    torch.mul(first, cos, out=out_first).addcmul_(second, sin, value=-way)
+    torch.mul(second, cos, out=out_second).addcmul_(first, sin, value=way)
+    return out
