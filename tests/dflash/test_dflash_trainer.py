@@ -144,7 +144,7 @@ def test_normalising_and_clipping_in_one_pass_is_both_in_turn(clip: float) -> No
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         a.grad = torch.randn(a.shape, generator=generator)
         b.grad = a.grad / 7.0
-    norm = normalise(ours, 7.0, clip)
+    norm = normalise(ours.parameters(), 7.0, clip)
     wanted = torch.nn.utils.clip_grad_norm_(theirs.parameters(), clip)
     assert norm == pytest.approx(float(wanted), rel=1e-6)
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):

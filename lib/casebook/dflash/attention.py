@@ -26,7 +26,7 @@ Attend = Callable[[Tensor, Tensor, Tensor, int | None], Tensor]
 def attend_packed(blocks: Blocks, backend: Backend) -> Attend:
     """A function of (queries ``[b, nh, N*B, d]``, keys, values ``[b, nkv, S + N*B, d]``, window).
 
-    Masks are made once per window and shared by the layers.
+    It gives ``[b, N*B, nh*d]``. Masks are made once per window and shared by the layers.
     """
     if backend not in get_args(Backend):
         raise TrainingError(
@@ -41,7 +41,12 @@ def attend_packed(blocks: Blocks, backend: Backend) -> Attend:
         return masks.flex(blocks, window) if backend == "flex" else masks.dense(blocks, window)
 
     run = {"eager": _eager, "sdpa": _sdpa, "flex": _flex}[backend]
-    return lambda q, k, v, window: run(q, k, v, mask(window))
+    return lambda q, k, v, window: _side_by_side(run(q, k, v, mask(window)))
+
+
+def _side_by_side(attended: Tensor) -> Tensor:
+    """``[b, nh, n, d]`` to ``[b, n, nh*d]``."""
+    return attended.transpose(1, 2).flatten(2)
 
 
 def _grouped(q: Tensor, groups: int) -> Tensor:
@@ -89,6 +94,6 @@ def attend_plain(q: Tensor, k: Tensor, v: Tensor, window: int | None) -> Tensor:
         last = torch.arange(k.shape[2] - q.shape[2], k.shape[2], device=q.device)[:, None]
         key = torch.arange(k.shape[2], device=q.device)[None, :]
         mask = (key <= last) & (key > last - window)
-    return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1]
+    return _side_by_side(
+        F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
     )

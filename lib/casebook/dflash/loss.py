@@ -13,6 +13,7 @@ Sources: SpecForge 0.2.0 ``OnlineDFlashModel`` (labels, weights, decay).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -42,6 +43,7 @@ def label_mask(loss_mask: Tensor, blocks: Blocks) -> Tensor:
     return wanted.float()
 
 
+@lru_cache(maxsize=8)
 def decay(block_size: int, gamma: float | None) -> Tensor:
     """float32 ``[B]``: ``exp(-(k-1)/gamma)``, 1 at slots 0 and 1; all 1 where gamma is None."""
     steps = (torch.arange(block_size).float() - 1).clamp(min=0)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -60,6 +61,10 @@ class Blocks:
 
     def positions(self) -> Tensor:
         """Absolute positions of the slots, int64 ``[b, N*B]``: slot j of anchor a stands at a + j."""
+        return self._positions
+
+    @cached_property
+    def _positions(self) -> Tensor:
         offsets = torch.arange(self.block_size, device=self.anchors.device)
         return (self.anchors[..., None] + offsets).flatten(1)
 
@@ -82,16 +87,17 @@ def dense(blocks: Blocks, window: int | None) -> Tensor:
 
 
 def own(blocks: Blocks, window: int | None, reach: int) -> Tensor:
-    """What the own block and the first ``reach`` context tokens show, bool ``[b, N*B, reach + B]``.
+    """What is seen of the first ``reach`` context tokens and the own block: ``[b, N, B, reach + B]``.
 
-    The columns of :func:`dense` that can be True at all, where no anchor is beyond ``reach``.
+    The columns of :func:`dense` that can be True at all, where no anchor is beyond ``reach``. The
+    third axis has length 1 where every slot of a block sees the same.
     """
-    device, size, context = blocks.anchors.device, blocks.block_size, blocks.context
-    slot = torch.arange(size, device=device)
-    key = torch.cat((torch.arange(reach, device=device), context + slot))
+    device, context = blocks.anchors.device, blocks.context
+    slot = torch.arange(blocks.block_size, device=device)
+    key = torch.cat((torch.arange(reach, device=device), slot + context))
     anchor = blocks.anchors[..., None, None]
     seen = blocks.see(anchor, slot[:, None], key, key >= context, context, window)
-    return (seen & blocks.keep[..., None, None]).expand(*blocks.keep.shape, size, -1).flatten(1, 2)
+    return seen & blocks.keep[..., None, None]
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:

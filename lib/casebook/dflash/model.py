@@ -63,10 +63,6 @@ class Attention(nn.Module):
         v = self.v_proj(x).unflatten(-1, (self.groups, self.head_dim))
         return rotate(k.transpose(1, 2), cos, sin), v.transpose(1, 2)
 
-    def output(self, attended: Tensor) -> Tensor:
-        """``[b, nh, n, d]`` to ``[b, n, H]``."""
-        return self.o_proj(attended.transpose(1, 2).flatten(2))
-
 
 class MLP(nn.Module):
     """SwiGLU."""
@@ -115,7 +111,7 @@ class Layer(nn.Module):
             k, v = torch.cat((cached[0], k), 2), torch.cat((cached[1], v), 2)
         cos, sin = (turn[:, :, -x.shape[1] :] for turn in rope)
         attended = attend(self.self_attn.queries(x, cos, sin), k, v, self.window)
-        h = h + self.self_attn.output(attended)
+        h = h + self.self_attn.o_proj(attended)
         return h + self.mlp(self.post_attention_layernorm(h))
 
 

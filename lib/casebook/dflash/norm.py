@@ -34,16 +34,20 @@ class _Float32Norm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        scale = x.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
-        normed = x * scale
+        size = x.shape[-1]
+        rows = x.reshape(-1, size)
+        length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+        scale = length.square_().mul_(1 / size).add_(eps).rsqrt_()
+        normed = rows * scale
         ctx.save_for_backward(normed, scale, weight)
-        return normed * weight
+        return (normed * weight).view(x.shape)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
         normed, scale, weight = ctx.saved_tensors
-        along = grad * normed
-        grad_weight = along.flatten(0, -2).sum(0)
-        # What a longer row takes back: the mean of grad * weight * normed, along normed.
-        pull = (along @ weight)[..., None] / -weight.shape[0]
-        return torch.addcmul(grad * weight, normed, pull).mul_(scale), grad_weight, None
+        rows = grad.reshape(normed.shape)
+        along = rows * normed
+        # A longer row is scaled down: take off what of the gradient lies along it.
+        pull = along.mv(weight)[:, None]
+        towards = torch.addcmul(rows * weight, normed, pull, value=-1 / len(weight)).mul_(scale)
+        return towards.view(grad.shape), along.sum(0), None

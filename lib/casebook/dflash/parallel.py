@@ -6,10 +6,11 @@ adds them up over ranks, divides by the total weight, and clips by the global no
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from casebook.dflash.model import Drafter
 
@@ -28,7 +29,9 @@ class Group(Protocol):
         """Add ``sums`` up over the ranks."""
         ...
 
-    def finish_gradients(self, drafter: Drafter, denominator: float, clip: float) -> float:
+    def finish_gradients(
+        self, parameters: Sequence[nn.Parameter], denominator: float, clip: float
+    ) -> float:
         """Normalise and clip; returns the norm before clipping."""
         ...
 
@@ -60,9 +63,11 @@ class Alone:
         """As they are."""
         return sums
 
-    def finish_gradients(self, drafter: Drafter, denominator: float, clip: float) -> float:
+    def finish_gradients(
+        self, parameters: Sequence[nn.Parameter], denominator: float, clip: float
+    ) -> float:
         """Divide by the total weight, then clip."""
-        return normalise(drafter, denominator, clip)
+        return normalise(parameters, denominator, clip)
 
     def gather(self, drafter: Drafter, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
         """The state dicts."""
@@ -109,9 +114,11 @@ class Sharded:
         dist.all_reduce(moved, group=self.group)
         return moved.cpu()
 
-    def finish_gradients(self, drafter: Drafter, denominator: float, clip: float) -> float:
+    def finish_gradients(
+        self, parameters: Sequence[nn.Parameter], denominator: float, clip: float
+    ) -> float:
         """As alone; the norm is over all slices."""
-        return normalise(drafter, denominator, clip)
+        return normalise(parameters, denominator, clip)
 
     def gather(self, drafter: Drafter, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
         """Whole state dicts on rank 0, in the form of a single process."""
@@ -138,9 +145,9 @@ class Sharded:
         dist.barrier(group=self.group)
 
 
-def normalise(drafter: Drafter, denominator: float, clip: float) -> float:
+def normalise(parameters: Iterable[nn.Parameter], denominator: float, clip: float) -> float:
     """Divide all gradients by ``denominator``, clip to ``clip``; the norm before clipping."""
-    gradients = [p.grad for p in drafter.parameters() if p.grad is not None]
+    gradients = [p.grad for p in parameters if p.grad is not None]
     summed: Any = torch.nn.utils.get_total_norm(gradients)
     norm = float(summed.full_tensor() if hasattr(summed, "full_tensor") else summed) / denominator
     # Both in one pass over the gradients. 1e-6 as in torch's ``clip_grad_norm_``.

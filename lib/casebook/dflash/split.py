@@ -12,7 +12,7 @@ the operations. With more than one group nothing of the scores is kept; they are
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,54 +26,50 @@ SCORE_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Group:
-    """Some blocks, and what their queries must not see."""
-
-    rows: slice
-    """Their m = n*B queries among the N*B."""
-    reach: int
-    """How many context keys any of them may see: up to the last anchor."""
-    hidden: Tensor
-    """bool ``[b, 1, 1, m, reach + B]``: context keys, then the query's own block."""
-    alive: Tensor | None
-    """bool ``[b, 1, 1, m, 1]``, False for padding blocks; None where there is none."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The groups of one batch for one window, shared by its layers."""
+    """n blocks, and what their queries must not see."""
 
     size: int
     """B."""
-    context: int
-    """S."""
-    groups: tuple[Group, ...]
+    blocks: slice
+    """Which of the N."""
+    keys: slice
+    """Where their own slots stand among the S + N*B keys."""
+    reach: int
+    """How many context keys any of them may see: up to the last anchor."""
+    hidden: Tensor
+    """bool ``[b, 1, n, 1, B or 1, reach + B]``: context keys, then the query's own block."""
+    alive: Tensor | None
+    """bool ``[b, 1, n, 1, 1, 1]``, False for padding blocks; None where there is none."""
 
 
-def plan(blocks: Blocks, window: int | None, heads: int) -> Plan:
-    """Cut the blocks into groups of at most SCORE_BYTES of scores."""
+def plan(blocks: Blocks, window: int | None, heads: int) -> tuple[Group, ...]:
+    """Cut the blocks into groups of at most SCORE_BYTES of scores, for one window."""
     rows, count = blocks.anchors.shape
     size, context = blocks.block_size, blocks.context
     step = max(1, SCORE_BYTES // (4 * rows * heads * size * (context + size)))
     whole = bool(blocks.keep.all())
-    groups = [
-        _group(blocks if step >= count else blocks.part(i, i + step), i * size, window, whole)
-        for i in range(0, count, step)
-    ]
-    return Plan(size, context, tuple(groups))
+    return tuple(_group(blocks, i, step, window, whole) for i in range(0, count, step))
 
 
-def _group(blocks: Blocks, first_row: int, window: int | None, whole: bool) -> Group:
+def _group(blocks: Blocks, first: int, step: int, window: int | None, whole: bool) -> Group:
+    size = blocks.block_size
+    part = blocks if step >= blocks.anchors.shape[1] else blocks.part(first, first + step)
+    count = part.anchors.shape[1]
     # ``see`` may be a faulty rule that looks past the anchor, so the context is cut only for ours.
-    reach = int(blocks.anchors.max()) if blocks.see is masks.may_see else blocks.context
-    hidden = ~masks.own(blocks, window, reach)[:, None, None]
-    alive = None
-    if not whole:
-        alive = blocks.keep.repeat_interleave(blocks.block_size, 1)[:, None, None, :, None]
-    return Group(slice(first_row, first_row + blocks.queries), reach, hidden, alive)
+    reach = int(part.anchors.max()) if part.see is masks.may_see else part.context
+    start = blocks.context + first * size
+    return Group(
+        size,
+        slice(first, first + count),
+        slice(start, start + count * size),
+        reach,
+        ~masks.own(part, window, reach)[:, None, :, None],
+        None if whole else part.keep[:, None, :, None, None, None],
+    )
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, planned: Plan) -> Tensor:
-    """Queries ``[b, nh, N*B, d]`` over keys and values ``[b, nkv, S + N*B, d]``, to the queries' shape.
+def attend(q: Tensor, k: Tensor, v: Tensor, planned: tuple[Group, ...]) -> Tensor:
+    """Queries ``[b, nh, N*B, d]`` over keys and values ``[b, nkv, S + N*B, d]``, to ``[b, N*B, nh*d]``.
 
     Rows of padding blocks come out as zero.
     """
@@ -84,110 +80,115 @@ def attend(q: Tensor, k: Tensor, v: Tensor, planned: Plan) -> Tensor:
     return _Split.apply(q, k, v, planned)
 
 
+class Pair(NamedTuple):
+    """Rows, keys or weights of one group in the two shapes its products want; m = n*r*B rows."""
+
+    far: Tensor
+    """Towards the context: rows ``[h, m, d]``, keys ``[h, reach, d]``, weights ``[h, m, reach]``."""
+    near: Tensor
+    """Towards the own block: ``[h*n, r*B, d]``, ``[h*n, B, d]``, ``[h*n, r*B, B]``."""
+
+
 class _Split(torch.autograd.Function):
-    """Batch and key heads are one axis in here, h = b*nkv: ``bmm`` costs least on three axes."""
+    """Inside, batch and key heads are one axis, h, and rows are ordered ``[h, N, r, B, ...]``.
+
+    r query heads share a key head. In this order both shapes of a group's rows are views.
+    """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, planned: Plan) -> Tensor:
-        keys, values = k.flatten(0, 1), v.flatten(0, 1)
-        scaled = (q * q.shape[-1] ** -0.5).contiguous()
-        queries = scaled.view(len(keys), -1, *q.shape[2:])  # [h, r, N*B, d]
-        out = torch.empty_like(queries)
-        kept = None
-        for group in planned.groups:
-            fold = _Fold(planned, group, queries.shape)
-            weights = _weights(fold, queries, keys)
-            out[:, :, group.rows] = fold.back(_product(fold, weights, values))
-            kept = weights if len(planned.groups) == 1 else None
-        ctx.save_for_backward(queries, keys, values, out, kept)
-        ctx.planned, ctx.shapes = planned, (q.shape, k.shape)
-        return out.view(q.shape)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, planned: tuple[Group, ...]) -> Tensor:
+        keys, values, size = k.flatten(0, 1), v.flatten(0, 1), planned[0].size
+        (batch, heads, length, dim), h = q.shape, len(keys)
+        ordered = q.reshape(h, -1, length // size, size, dim).transpose(1, 2)
+        queries = torch.empty(ordered.shape, dtype=q.dtype, device=q.device)
+        torch.mul(ordered, dim**-0.5, out=queries)
+        parts, kept = [], None
+        for group in planned:
+            kept = _weights(group, _rows(group, queries), _keys(group, keys))
+            parts.append(_product(_halves(group, kept), _keys(group, values)))
+        out = _joined(parts, queries)
+        ctx.save_for_backward(queries, keys, values, out, kept if len(parts) == 1 else None)
+        ctx.groups, ctx.shapes = planned, (q.shape, k.shape)
+        by_head = out.view(batch, -1, *out.shape[1:]).permute(0, 2, 4, 1, 3, 5)
+        return by_head.reshape(batch, length, heads * dim)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
         queries, keys, values, out, kept = ctx.saved_tensors
-        grad = grad.reshape(queries.shape)
-        grad_q, grad_k, grad_v = (torch.zeros_like(x) for x in (queries, keys, values))
+        (h, count, repeats, size, dim), (shape_q, shape_kv) = queries.shape, ctx.shapes
+        by_head = grad.view(shape_q[0], count, size, -1, repeats, dim).permute(0, 3, 1, 4, 2, 5)
+        grad = by_head.reshape(queries.shape)
         # A softmax's gradient takes off each row's mean; of attention that mean is grad . out.
         means = (grad * out).sum(-1, keepdim=True, dtype=torch.float32)
-        for group in ctx.planned.groups:
-            fold = _Fold(ctx.planned, group, queries.shape)
-            weights = _weights(fold, queries, keys) if kept is None else kept
-            towards = fold.rows(grad)
-            by_score = _scores(fold, towards, values).float()
-            by_score = by_score.sub_(fold.rows(means)).mul_(weights).to(queries.dtype)
-            grad_q[:, :, group.rows] = fold.back(_product(fold, by_score, keys))
-            fold.add(grad_k, by_score, fold.rows(queries))
-            fold.add(grad_v, weights, towards)
-        shape_q, shape_kv = ctx.shapes
-        grad_q.mul_(grad.shape[-1] ** -0.5)
+        parts, grad_k, grad_v = [], torch.zeros_like(keys), torch.zeros_like(values)
+        for group in ctx.groups:
+            rows, towards = _rows(group, queries), _rows(group, grad)
+            near_keys = _keys(group, keys)
+            weights = _weights(group, rows, near_keys) if kept is None else kept
+            scores = _scores(towards, _keys(group, values)).float()
+            scores.sub_(_rows(group, means).far).mul_(weights)
+            by_score = _halves(group, scores.to(queries.dtype))
+            parts.append(_product(by_score, near_keys))
+            _add(group, grad_k, by_score, rows)
+            _add(group, grad_v, _halves(group, weights), towards)
+        grad_q = torch.empty(h, repeats, count, size, dim, dtype=grad.dtype, device=grad.device)
+        torch.mul(_joined(parts, queries).transpose(1, 2), dim**-0.5, out=grad_q)
         return grad_q.view(shape_q), grad_k.view(shape_kv), grad_v.view(shape_kv), None
 
 
-class _Fold:
-    """One group's rows in the two shapes its products want.
-
-    ``[h, r*m, c]`` towards the context, the r query heads of a key head below each other;
-    ``[h*n, r*B, c]`` towards the own block.
-    """
-
-    def __init__(self, planned: Plan, group: Group, queries: torch.Size) -> None:
-        self.group, self.size = group, planned.size
-        self.heads, self.repeats = queries[:2]
-        self.count = group.rows.stop - group.rows.start  # m
-        self.own = slice(planned.context + group.rows.start, planned.context + group.rows.stop)
-
-    def rows(self, x: Tensor) -> Tensor:
-        """The group's rows of ``[h, r, N*B, c]`` as ``[h, r*m, c]``."""
-        return x[:, :, self.group.rows].flatten(1, 2)
-
-    def back(self, x: Tensor) -> Tensor:
-        """``[h, r*m, c]`` as ``[h, r, m, c]``."""
-        return x.view(self.heads, self.repeats, self.count, -1)
-
-    def into(self, x: Tensor) -> Tensor:
-        """``[h, r*m, c]`` as ``[h*n, r*B, c]``."""
-        blocks = x.unflatten(1, (self.repeats, -1, self.size)).transpose(1, 2)
-        return blocks.reshape(-1, self.repeats * self.size, x.shape[-1])
-
-    def out_of(self, x: Tensor) -> Tensor:
-        """The way back of :meth:`into`."""
-        blocks = x.view(self.heads, -1, self.repeats, self.size, x.shape[-1]).transpose(1, 2)
-        return blocks.reshape(self.heads, -1, x.shape[-1])
-
-    def near(self, x: Tensor) -> Tensor:
-        """Of keys or values ``[h, S + N*B, d]`` those of the blocks, ``[h*n, B, d]``."""
-        return x[:, self.own].reshape(-1, self.size, x.shape[-1])
-
-    def add(self, grown: Tensor, left: Tensor, right: Tensor) -> None:
-        """Add ``left``'s columns times ``right``'s rows to the keys they stand for in ``grown``."""
-        far, near = left.split((self.group.reach, self.size), -1)
-        grown[:, : self.group.reach].baddbmm_(far.mT, right)
-        own = torch.bmm(self.into(near).mT, self.into(right))
-        grown[:, self.own] = own.view(self.heads, -1, own.shape[-1])
+def _rows(group: Group, rows: Tensor) -> Pair:
+    """The group's of ``[h, N, r, B, d]``."""
+    h, _, repeats, size, dim = rows.shape
+    own = rows[:, group.blocks]
+    return Pair(own.reshape(h, -1, dim), own.reshape(-1, repeats * size, dim))
 
 
-def _scores(fold: _Fold, left: Tensor, right: Tensor) -> Tensor:
-    """``[h, r*m, reach + B]``: rows ``left`` by those of the context, then of their own block."""
-    far = torch.bmm(left, right[:, : fold.group.reach].mT)
-    near = torch.bmm(fold.into(left), fold.near(right).mT)
-    return torch.cat((far, fold.out_of(near)), -1)
+def _keys(group: Group, keys: Tensor) -> Pair:
+    """The group's of ``[h, S + N*B, d]``."""
+    return Pair(keys[:, : group.reach], keys[:, group.keys].reshape(-1, group.size, keys.shape[2]))
 
 
-def _product(fold: _Fold, left: Tensor, right: Tensor) -> Tensor:
-    """``[h, r*m, d]``: what :func:`_scores` gave, times the same rows."""
-    far, near = left.split((fold.group.reach, fold.size), -1)
-    own = fold.out_of(torch.bmm(fold.into(near), fold.near(right)))
-    return own.baddbmm_(far, right[:, : fold.group.reach])
+def _halves(group: Group, weights: Tensor) -> Pair:
+    """``[h, m, reach + B]`` taken apart."""
+    far, near = weights.split((group.reach, group.size), -1)
+    blocks = len(weights) * (group.blocks.stop - group.blocks.start)
+    return Pair(far, near.reshape(blocks, -1, group.size))
 
 
-def _weights(fold: _Fold, queries: Tensor, keys: Tensor) -> Tensor:
-    """The softmax over what is seen, in the keys' dtype; 0 in rows of padding blocks."""
-    group = fold.group
-    scores = _scores(fold, fold.rows(queries), keys).float()
-    shape = (len(group.hidden), -1, fold.repeats, *group.hidden.shape[3:])
+def _joined(parts: list[Tensor], queries: Tensor) -> Tensor:
+    """The groups' ``[h, m, d]`` as ``[h, N, r, B, d]``."""
+    return (parts[0] if len(parts) == 1 else torch.cat(parts, 1)).view(queries.shape)
+
+
+def _scores(rows: Pair, keys: Pair) -> Tensor:
+    """Rows by the keys they may see: ``[h, m, reach + B]``."""
+    (h, m, _), reach, size = rows.far.shape, keys.far.shape[1], keys.near.shape[1]
+    scores = rows.far.new_empty(h, m, reach + size)
+    scores[..., :reach].baddbmm_(rows.far, keys.far.mT, beta=0)  # in place: joining would copy
+    scores[..., reach:] = torch.bmm(rows.near, keys.near.mT).view(h, m, size)
+    return scores
+
+
+def _product(weights: Pair, values: Pair) -> Tensor:
+    """Weights times the values they belong to: ``[h, m, d]``."""
+    near = torch.bmm(weights.near, values.near).view(*weights.far.shape[:2], -1)
+    return near.baddbmm_(weights.far, values.far)
+
+
+def _add(group: Group, grown: Tensor, weights: Pair, rows: Pair) -> None:
+    """Add to ``grown`` ``[h, S + N*B, d]`` each weight times its row, at the key it belongs to."""
+    grown[:, : group.reach].baddbmm_(weights.far.mT, rows.far)
+    near = torch.bmm(weights.near.mT, rows.near)
+    grown[:, group.keys] = near.view(len(grown), -1, near.shape[2])
+
+
+def _weights(group: Group, rows: Pair, keys: Pair) -> Tensor:
+    """The softmax over what is seen, ``[h, m, reach + B]``; 0 in rows of padding blocks."""
+    scores = _scores(rows, keys).float()
+    batch, _, count, *_, width = group.hidden.shape
+    shape = (batch, len(scores) // batch, count, -1, group.size, width)
     scores.view(shape).masked_fill_(group.hidden, torch.finfo(torch.float32).min)
     weights = scores.softmax(-1)
     if group.alive is not None:
         weights.view(shape).mul_(group.alive)
-    return weights.to(keys.dtype)
+    return weights.to(keys.far.dtype)

@@ -96,8 +96,9 @@ class Trainer:
         # Frozen, so it is narrowed once; autocast would do it again for each piece of the loss.
         self.head = head.detach().to(torch.bfloat16) if settings.bf16 else head.detach()
         self.drafter = self.group.spread(drafter.float().train())
+        self.parameters = list(self.drafter.parameters())
         self.optimizer = torch.optim.AdamW(
-            self.drafter.parameters(),
+            self.parameters,
             lr=settings.lr,
             betas=settings.betas,
             weight_decay=settings.weight_decay,
@@ -117,7 +118,7 @@ class Trainer:
             self._stop("The loss is not finite", batches)
         if denominator == 0:
             raise TrainingError("No slot of this step is scored; check the loss mask.")
-        norm = self.group.finish_gradients(self.drafter, denominator, self.settings.clip)
+        norm = self.group.finish_gradients(self.parameters, denominator, self.settings.clip)
         if not math.isfinite(norm):
             self._stop("The gradient is not finite", batches)
         self.done += 1
@@ -155,9 +156,9 @@ class Trainer:
         lengths = training_lengths(terms.predicted, terms.labels, terms.mask)
         values = (
             *(terms.numerator.detach(), terms.denominator, terms.correct, terms.scored),
-            *(lengths.sum(), torch.tensor(float(len(lengths)))),
+            *(lengths.sum(), lengths.new_tensor(len(lengths))),
         )
-        return torch.stack([v.double().cpu() for v in values])
+        return torch.stack(values).double().cpu()
 
     def _stop(self, what: str, batches: Sequence[Batch]) -> None:
         kept = ""
