@@ -31,7 +31,7 @@ SIZES = {
 }
 CHILDREN = 5
 """Of each, one after the other: a single pair gave a ratio anywhere from 0.8 to 1.3 on the tiny size."""
-STEPS = {"tiny": 60, "mid": 6, "large vocabulary": 3}
+STEPS = {"tiny": 400, "mid": 6, "large vocabulary": 3}
 
 
 def measure(which: str, size: str) -> dict[str, float]:

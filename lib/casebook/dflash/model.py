@@ -32,6 +32,8 @@ from casebook.dflash.rope import Rotary, rotate
 
 LayerCache = tuple[Tensor, Tensor]
 """Rotated keys and values of the context, ``[b, nkv, S, d]`` each."""
+Rope = tuple[Tensor, Tensor]
+"""Cosine and sine of some positions, ``[b, 1, n, d/2]`` each."""
 
 
 class Attention(nn.Module):
@@ -93,24 +95,26 @@ class Layer(nn.Module):
     def forward(
         self,
         h: Tensor,
-        rope: tuple[Tensor, Tensor],
+        rope: Rope,
         attend: Attend,
         cached: LayerCache | None = None,
-        context: Tensor | None = None,
+        context: tuple[Tensor, Rope] | None = None,
     ) -> Tensor:
-        """``h`` ``[b, n, H]`` to the same, behind a cache or behind ``context`` ``[b, S, H]``.
+        """``h`` ``[b, n, H]`` to the same, behind a cache or behind ``context``.
 
-        ``rope`` is of the positions of the context, where it is given, and then of the block. Context
-        and block go through one product, for a small drafter's step is made of small operations; and
-        in here, not by the caller, so that FSDP has this layer's weights whole at that time.
+        ``rope`` is of the block's positions; the context ``[b, S, H]`` comes with that of its own and
+        the block's. Both go through one product, for a small drafter's step is made of small
+        operations; and in here, not by the caller, so that FSDP has this layer's weights whole then.
         """
         x = self.input_layernorm(h)
-        both = x if context is None else torch.cat((context, x), 1)
-        k, v = self.self_attn.keys_values(both, *rope)
+        if context is None:
+            k, v = self.self_attn.keys_values(x, *rope)
+        else:
+            c, rope_of_both = context
+            k, v = self.self_attn.keys_values(torch.cat((c, x), 1), *rope_of_both)
         if cached is not None:
             k, v = torch.cat((cached[0], k), 2), torch.cat((cached[1], v), 2)
-        cos, sin = (turn[:, :, -x.shape[1] :] for turn in rope)
-        attended = attend(self.self_attn.queries(x, cos, sin), k, v, self.window)
+        attended = attend(self.self_attn.queries(x, *rope), k, v, self.window)
         h = h + self.self_attn.o_proj(attended)
         return h + self.mlp(self.post_attention_layernorm(h))
 
@@ -166,11 +170,12 @@ class Drafter(nn.Module):
         c = self.context(hidden)
         at = torch.arange(hidden.shape[1], device=hidden.device).expand(len(hidden), -1)
         where = blocks.positions() if positions is None else positions
-        rope = self.rotary(torch.cat((at, where), 1), embedded.dtype)
+        cos, sin = self.rotary(torch.cat((at, where), 1), embedded.dtype)
+        rope = cos[:, :, -where.shape[1] :], sin[:, :, -where.shape[1] :]
         attend = attend_packed(blocks, backend)
         h = embedded
         for layer in self.layers:
-            h = layer(h, rope, attend, context=c)
+            h = layer(h, rope, attend, context=(c, (cos, sin)))
         return self.norm(h)
 
     def extend(self, cache: list[LayerCache] | None, hidden: Tensor) -> list[LayerCache]:

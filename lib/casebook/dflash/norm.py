@@ -21,11 +21,12 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
         self.eps = eps
+        self._eps_tensor = torch.tensor(eps, device="cpu")  # made once, for _Float32Norm
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., size]`` in, the same shape and dtype out."""
         if x.device.type == "cpu" and x.dtype == torch.float32 == self.weight.dtype:
-            return _Float32Norm.apply(x, self.weight, self.eps)
+            return _Float32Norm.apply(x, self.weight, self._eps_tensor)
         return self.weight * F.rms_norm(x.float(), x.shape[-1:], None, self.eps).to(x.dtype)
 
 
@@ -33,11 +34,11 @@ class _Float32Norm(torch.autograd.Function):
     """``weight * x / sqrt(mean(x^2) + eps)`` over the last axis."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: Tensor) -> Tensor:
         size = x.shape[-1]
         rows = x.reshape(-1, size)
         length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
-        scale = length.square_().mul_(1 / size).add_(eps).rsqrt_()
+        scale = torch.addcmul(eps, length, length, value=1 / size).rsqrt_()
         normed = rows * scale
         ctx.save_for_backward(normed, scale, weight)
         return (normed * weight).view(x.shape)
