@@ -3,7 +3,7 @@
 One thread; time is the process's own CPU time (the median step), so that others on the machine do
 not count.
 
-    python benchmarks/dflash_step.py            both, on two configurations, each in a child of its own
+    python benchmarks/dflash_step.py            both, on three configurations, each in a child of its own
     python benchmarks/dflash_step.py --one ours mid
 
 Same weights, data, anchors, optimiser and attention backend each prefers on this device (ours:

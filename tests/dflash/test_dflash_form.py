@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +11,8 @@ from torch.nn import functional as F  # noqa: N812
 
 from casebook.dflash import Drafter, loss, split
 from casebook.dflash.anchors import sample_anchors, valid_anchors
-from casebook.dflash.attention import attend_packed
-from casebook.dflash.errors import NoAnchorError
+from casebook.dflash.attention import Backend, attend_packed
+from casebook.dflash.errors import NoAnchorError, TrainingError
 from casebook.dflash.masks import Blocks, additive, dense, own
 from casebook.dflash.norm import RMSNorm
 from casebook.dflash.rope import Rotary, rotate
@@ -132,6 +133,64 @@ def test_split_under_autocast_works_in_bfloat16() -> None:
     assert all(x.grad is not None and x.grad.dtype == torch.float32 for x in tensors)
 
 
+def test_several_groups_keep_nothing_as_large_as_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One group's scores are 6 blocks of 2 * 4 * 4 * 22 numbers."""
+    blocks, tensors = many_blocks()
+
+    def kept(bytes_a_group: int) -> set[int]:
+        monkeypatch.setattr("casebook.dflash.split.SCORE_BYTES", bytes_a_group)
+        sizes: set[int] = set()
+
+        def note(x: torch.Tensor) -> torch.Tensor:
+            sizes.add(x.numel())
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
+            attend_packed(blocks, "split")(*tensors, None)
+        return sizes
+
+    reach = int(blocks.anchors.max())
+    assert 2 * 4 * 24 * (reach + 4) in kept(64 << 20)
+    assert max(kept(6000)) == tensors[0].numel()  # the queries
+
+
+@pytest.mark.parametrize("window", [None, 2])
+def test_bfloat16_gradients_of_split_are_as_exact_as_of_the_dense_form(window: int | None) -> None:
+    """Values with a mean: taking a rounded mean off the scores' gradient would double the error."""
+    blocks, tensors = many_blocks()
+    blocks = replace(blocks, keep=torch.ones_like(blocks.keep))
+    with torch.no_grad():
+        tensors[2].add_(3 * torch.randn(8))
+    weights = torch.randn(2, 24, 32)
+
+    def gradients(backend: Backend, dtype: torch.dtype) -> list[torch.Tensor]:
+        narrow = [x.detach().to(dtype).requires_grad_() for x in tensors]
+        out = attend_packed(blocks, backend)(*narrow, window)
+        return [g.float() for g in torch.autograd.grad((out * weights.to(dtype)).sum(), narrow)]
+
+    exact = gradients("eager", torch.float32)
+    dense_form, ours = (gradients(b, torch.bfloat16) for b in ("eager", "split"))
+    for true, theirs, mine in zip(exact, dense_form, ours, strict=True):
+        assert (mine - true).norm() < 1.4 * (theirs - true).norm() + 1e-3 * true.norm()
+
+
+def test_backward_under_autocast_gives_the_gradient_of_float32() -> None:
+    blocks, tensors = many_blocks()
+    out = attend_packed(blocks, "split")(*tensors, None)
+    plain_ones = torch.autograd.grad(out.sum(), tensors, retain_graph=True)
+    total = out.sum()
+    with torch.autocast("cpu", torch.bfloat16):
+        under = torch.autograd.grad(total, tensors)
+    for a, b in zip(plain_ones, under, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_second_derivative_is_refused_not_wrong() -> None:
+    x = torch.randn(3, 8, requires_grad=True)
+    with pytest.raises(TrainingError, match="no second derivative"):
+        torch.autograd.grad(RMSNorm(8, 1e-6)(x).sum(), x, create_graph=True)
+
+
 def test_the_norm_has_the_gradient_of_its_formula() -> None:
     norm = RMSNorm(8, 1e-6)
     norm.weight.data.uniform_(0.5, 2)
@@ -145,6 +204,17 @@ def test_the_norm_has_the_gradient_of_its_formula() -> None:
         strict=True,
     ):
         torch.testing.assert_close(ours, formula, atol=1e-5, rtol=1e-5)
+
+
+def test_normed_and_turned_at_once_is_one_after_the_other() -> None:
+    norm, (cos, sin) = RMSNorm(8, 1e-6), Rotary(8, 1e4)(torch.tensor([[0, 3, 900]]), torch.float32)
+    norm.weight.data.uniform_(0.5, 2)
+    x, weights = torch.randn(2, 3, 4, 8, requires_grad=True), torch.randn(2, 4, 3, 8)
+    found = [norm.turned(x, cos, sin), rotate(norm(x).transpose(1, 2), cos, sin)]
+    grads = [torch.autograd.grad((out * weights).sum(), (x, norm.weight)) for out in found]
+    torch.testing.assert_close(found[0], found[1], atol=1e-6, rtol=1e-6)
+    for at_once, in_turn in zip(*grads, strict=True):
+        torch.testing.assert_close(at_once, in_turn, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

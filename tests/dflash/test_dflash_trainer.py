@@ -151,6 +151,10 @@ def test_normalising_and_clipping_in_one_pass_is_both_in_turn(clip: float) -> No
         torch.testing.assert_close(a.grad, b.grad, atol=0, rtol=1e-5)
 
 
+def test_a_drafter_without_gradients_has_none_to_clip() -> None:
+    assert normalise(Drafter(CONFIG).parameters(), 2.0, 1.0) == 0.0
+
+
 def test_bad_batches_are_refused_with_the_reason(qwen3: HFTarget) -> None:
     good = capture_batch(samples_of(qwen3, 1), qwen3)
     spoiled = good.hidden.clone()

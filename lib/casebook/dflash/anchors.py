@@ -29,8 +29,8 @@ def sample_anchors(
     Randomness comes from ``generator`` (a CPU one), so a resumed run draws what the other would.
     """
     valid = valid_anchors(loss_mask)
-    counts = valid.sum(dim=1)
-    width = min(count, int(counts.max())) if valid.numel() else 0
+    counts = valid.sum(dim=1).tolist()
+    width = min(count, max(counts)) if valid.numel() else 0
     if width == 0:
         raise NoAnchorError(
             "No sample of this batch has two consecutive supervised tokens; "
@@ -40,8 +40,10 @@ def sample_anchors(
     scores = torch.stack([_row_scores(valid.shape[1], generator) for _ in range(len(valid))])
     scores = scores.to(valid.device).masked_fill(~valid, 2.0)
     drawn = scores.argsort(dim=1)[:, :width]
-    kept = torch.arange(width, device=valid.device) < counts.clamp(max=width)[:, None]
-    anchors = drawn.masked_fill(~kept, valid.shape[1]).sort(dim=1).values
+    if min(counts) >= width:
+        return drawn.sort(dim=1).values, torch.ones_like(drawn, dtype=torch.bool)
+    kept = torch.arange(width) < torch.tensor(counts)[:, None]
+    anchors = drawn.masked_fill(~kept.to(drawn.device), valid.shape[1]).sort(dim=1).values
     keep = anchors < valid.shape[1]
     return anchors.masked_fill(~keep, 0), keep
 

@@ -12,14 +12,15 @@ Sources: SpecForge 0.2.0 ``OnlineDFlashModel`` (labels, weights, decay).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from casebook.dflash.gradient import refuse_second_derivative
 from casebook.dflash.masks import Blocks
 
 LOGIT_BYTES = 64 << 20
@@ -43,11 +44,10 @@ def label_mask(loss_mask: Tensor, blocks: Blocks) -> Tensor:
     return wanted.float()
 
 
-@lru_cache(maxsize=8)
 def decay(block_size: int, gamma: float | None) -> Tensor:
     """float32 ``[B]``: ``exp(-(k-1)/gamma)``, 1 at slots 0 and 1; all 1 where gamma is None."""
-    steps = (torch.arange(block_size).float() - 1).clamp(min=0)
-    return torch.ones(block_size) if gamma is None else torch.exp(-steps / gamma)
+    far = [0 if gamma is None else max(0, slot - 1) / gamma for slot in range(block_size)]
+    return torch.tensor([math.exp(-x) for x in far], dtype=torch.float32)
 
 
 @dataclass(frozen=True)
@@ -127,5 +127,6 @@ class _HeadLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_total: Tensor, _grad_chosen: Tensor) -> Any:  # type: ignore[override]
+        refuse_second_derivative()
         (gradient,) = ctx.saved_tensors
         return gradient * grad_total.to(gradient.dtype), None, None, None

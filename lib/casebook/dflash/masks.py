@@ -60,7 +60,10 @@ class Blocks:
         return self.anchors.shape[1] * self.block_size
 
     def positions(self) -> Tensor:
-        """Absolute positions of the slots, int64 ``[b, N*B]``: slot j of anchor a stands at a + j."""
+        """Absolute positions of the slots, int64 ``[b, N*B]``: slot j of anchor a stands at a + j.
+
+        Made once, for a step asks four times; not to be changed in place.
+        """
         return self._positions
 
     @cached_property

@@ -28,7 +28,7 @@ from casebook.dflash.config import DrafterConfig
 from casebook.dflash.errors import TargetError
 from casebook.dflash.masks import Blocks
 from casebook.dflash.norm import RMSNorm
-from casebook.dflash.rope import Rotary, rotate
+from casebook.dflash.rope import Rotary
 
 LayerCache = tuple[Tensor, Tensor]
 """Rotated keys and values of the context, ``[b, nkv, S, d]`` each."""
@@ -56,14 +56,12 @@ class Attention(nn.Module):
 
     def queries(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """``[b, n, H]`` to rotated ``[b, nh, n, d]``."""
-        q = self.q_norm(self.q_proj(x).unflatten(-1, (self.heads, self.head_dim)))
-        return rotate(q.transpose(1, 2), cos, sin)
+        return self.q_norm.turned(self.q_proj(x).unflatten(-1, (self.heads, -1)), cos, sin)
 
     def keys_values(self, x: Tensor, cos: Tensor, sin: Tensor) -> LayerCache:
         """``[b, n, H]`` to rotated keys and values, ``[b, nkv, n, d]`` each."""
-        k = self.k_norm(self.k_proj(x).unflatten(-1, (self.groups, self.head_dim)))
-        v = self.v_proj(x).unflatten(-1, (self.groups, self.head_dim))
-        return rotate(k.transpose(1, 2), cos, sin), v.transpose(1, 2)
+        k = self.k_norm.turned(self.k_proj(x).unflatten(-1, (self.groups, -1)), cos, sin)
+        return k, self.v_proj(x).unflatten(-1, (self.groups, -1)).transpose(1, 2)
 
 
 class MLP(nn.Module):

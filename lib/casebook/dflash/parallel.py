@@ -148,6 +148,8 @@ class Sharded:
 def normalise(parameters: Iterable[nn.Parameter], denominator: float, clip: float) -> float:
     """Divide all gradients by ``denominator``, clip to ``clip``; the norm before clipping."""
     gradients = [p.grad for p in parameters if p.grad is not None]
+    if not gradients:
+        return 0.0
     summed: Any = torch.nn.utils.get_total_norm(gradients)
     norm = float(summed.full_tensor() if hasattr(summed, "full_tensor") else summed) / denominator
     # Both in one pass over the gradients. 1e-6 as in torch's ``clip_grad_norm_``.

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from casebook.dflash.gradient import refuse_second_derivative
+
 
 def inverse_frequencies(head_dim: int, theta: float, device: torch.device | None = None) -> Tensor:
     """``theta ** (-2i / head_dim)`` for i = 0..head_dim/2-1: float32 ``[head_dim/2]``."""
@@ -53,15 +55,17 @@ class _Rotate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         ctx.save_for_backward(cos, sin)
-        return _turned(x, cos, sin, 1)
+        return turn(x, cos, sin)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+        refuse_second_derivative()
         cos, sin = ctx.saved_tensors
-        return _turned(grad, cos, sin, -1), None, None
+        return turn(grad, cos, sin, -1), None, None
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor, way: int) -> Tensor:
+def turn(x: Tensor, cos: Tensor, sin: Tensor, way: int = 1) -> Tensor:
+    """:func:`rotate` without a gradient, the other way where ``way`` is -1."""
     out = torch.empty(x.shape, dtype=torch.result_type(x, cos), device=x.device)
     first, second = x.chunk(2, -1)
     out_first, out_second = out.chunk(2, -1)

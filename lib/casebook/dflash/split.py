@@ -5,8 +5,9 @@ softmax, S + B keys a query where the dense mask has S + N*B. It works in groups
 against the context up to the group's last anchor, so that the scores of a long sample never stand in
 memory at once.
 
-The backward pass is written out: torch's own would keep several copies of the scores and take twice
-the operations. With more than one group nothing of the scores is kept; they are computed again.
+The backward pass is written out, so that rows lie in the one order in which both products take views,
+and scores go straight to their place. With one group its weights are kept, in the queries' dtype; with
+more nothing of that size is, and they are computed again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from casebook.dflash import masks
+from casebook.dflash.gradient import refuse_second_derivative
 from casebook.dflash.masks import Blocks
 
 SCORE_BYTES = 64 << 20
@@ -90,50 +92,52 @@ class Pair(NamedTuple):
 
 
 class _Split(torch.autograd.Function):
-    """Inside, batch and key heads are one axis, h, and rows are ordered ``[h, N, r, B, ...]``.
+    """Inside, batch and key heads are one axis, h, and rows are ordered ``[h, N, r, B, d]``.
 
     r query heads share a key head. In this order both shapes of a group's rows are views.
     """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, planned: tuple[Group, ...]) -> Tensor:
-        keys, values, size = k.flatten(0, 1), v.flatten(0, 1), planned[0].size
-        (batch, heads, length, dim), h = q.shape, len(keys)
-        ordered = q.reshape(h, -1, length // size, size, dim).transpose(1, 2)
-        queries = torch.empty(ordered.shape, dtype=q.dtype, device=q.device)
-        torch.mul(ordered, dim**-0.5, out=queries)
-        parts, kept = [], None
+        (batch, _, length, dim), size = q.shape, planned[0].size
+        keys, values = k.flatten(0, 1), v.flatten(0, 1)
+        by_head = q.reshape(len(keys), -1, length // size, size, dim)
+        queries = by_head.transpose(1, 2).contiguous()
+        parts, weights = [], None
         for group in planned:
-            kept = _weights(group, _rows(group, queries), _keys(group, keys))
-            parts.append(_product(_halves(group, kept), _keys(group, values)))
-        out = _joined(parts, queries)
-        ctx.save_for_backward(queries, keys, values, out, kept if len(parts) == 1 else None)
+            weights = None  # the last group's go before the next one's are made
+            weights = _weights(group, _rows(group, queries), _keys(group, keys))
+            parts.append(_product(_halves(group, weights), _keys(group, values)))
+        if len(planned) > 1:
+            weights = None
+        ctx.save_for_backward(queries, keys, values, weights)
         ctx.groups, ctx.shapes = planned, (q.shape, k.shape)
-        by_head = out.view(batch, -1, *out.shape[1:]).permute(0, 2, 4, 1, 3, 5)
-        return by_head.reshape(batch, length, heads * dim)
+        out = _joined(parts).view(batch, -1, *queries.shape[1:])  # [b, g, N, r, B, d]
+        return out.permute(0, 2, 4, 1, 3, 5).reshape(batch, length, -1)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
-        queries, keys, values, out, kept = ctx.saved_tensors
-        (h, count, repeats, size, dim), (shape_q, shape_kv) = queries.shape, ctx.shapes
-        by_head = grad.view(shape_q[0], count, size, -1, repeats, dim).permute(0, 3, 1, 4, 2, 5)
-        grad = by_head.reshape(queries.shape)
-        # A softmax's gradient takes off each row's mean; of attention that mean is grad . out.
-        means = (grad * out).sum(-1, keepdim=True, dtype=torch.float32)
+        refuse_second_derivative()
+        if torch.is_autocast_enabled(grad.device.type):  # the dtypes are those of the forward pass
+            with torch.autocast(grad.device.type, enabled=False):
+                return _Split.backward(ctx, grad)
+        queries, keys, values, kept = ctx.saved_tensors
+        (_, count, repeats, size, dim), (shape_q, shape_kv) = queries.shape, ctx.shapes
+        by_slot = grad.view(shape_q[0], count, size, -1, repeats, dim)
+        grad = by_slot.permute(0, 3, 1, 4, 2, 5).reshape(queries.shape)
         parts, grad_k, grad_v = [], torch.zeros_like(keys), torch.zeros_like(values)
         for group in ctx.groups:
-            rows, towards = _rows(group, queries), _rows(group, grad)
-            near_keys = _keys(group, keys)
-            weights = _weights(group, rows, near_keys) if kept is None else kept
-            scores = _scores(towards, _keys(group, values)).float()
-            scores.sub_(_rows(group, means).far).mul_(weights)
-            by_score = _halves(group, scores.to(queries.dtype))
-            parts.append(_product(by_score, near_keys))
-            _add(group, grad_k, by_score, rows)
-            _add(group, grad_v, _halves(group, weights), towards)
-        grad_q = torch.empty(h, repeats, count, size, dim, dtype=grad.dtype, device=grad.device)
-        torch.mul(_joined(parts, queries).transpose(1, 2), dim**-0.5, out=grad_q)
-        return grad_q.view(shape_q), grad_k.view(shape_kv), grad_v.view(shape_kv), None
+            rows, of_keys = _rows(group, queries), _keys(group, keys)
+            weights = _weights(group, rows, of_keys) if kept is None else kept
+            towards = _rows(group, grad)
+            _put(group, grad_v, _halves(group, weights), towards)
+            scores = _scores(towards, _keys(group, values), dim**-0.5)
+            by_score = _halves(group, _softmax_gradient(weights, scores))
+            parts.append(_product(by_score, of_keys))
+            _put(group, grad_k, by_score, rows)
+            del weights, scores, by_score  # before the next group's are made
+        grad_q = _joined(parts).view(queries.shape).transpose(1, 2).reshape(shape_q)
+        return grad_q, grad_k.view(shape_kv), grad_v.view(shape_kv), None
 
 
 def _rows(group: Group, rows: Tensor) -> Pair:
@@ -155,17 +159,18 @@ def _halves(group: Group, weights: Tensor) -> Pair:
     return Pair(far, near.reshape(blocks, -1, group.size))
 
 
-def _joined(parts: list[Tensor], queries: Tensor) -> Tensor:
-    """The groups' ``[h, m, d]`` as ``[h, N, r, B, d]``."""
-    return (parts[0] if len(parts) == 1 else torch.cat(parts, 1)).view(queries.shape)
+def _joined(parts: list[Tensor]) -> Tensor:
+    """The groups' ``[h, m, d]``, one behind the other."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
-def _scores(rows: Pair, keys: Pair) -> Tensor:
-    """Rows by the keys they may see: ``[h, m, reach + B]``."""
+def _scores(rows: Pair, keys: Pair, scale: float) -> Tensor:
+    """``scale`` times rows by the keys they may see: ``[h, m, reach + B]``."""
     (h, m, _), reach, size = rows.far.shape, keys.far.shape[1], keys.near.shape[1]
     scores = rows.far.new_empty(h, m, reach + size)
-    scores[..., :reach].baddbmm_(rows.far, keys.far.mT, beta=0)  # in place: joining would copy
-    scores[..., reach:] = torch.bmm(rows.near, keys.near.mT).view(h, m, size)
+    far, near = scores.split((reach, size), -1)  # in place, for joining would copy
+    far.baddbmm_(rows.far, keys.far.mT, beta=0, alpha=scale)
+    torch.mul(torch.bmm(rows.near, keys.near.mT).view(h, m, size), scale, out=near)
     return scores
 
 
@@ -175,16 +180,29 @@ def _product(weights: Pair, values: Pair) -> Tensor:
     return near.baddbmm_(weights.far, values.far)
 
 
-def _add(group: Group, grown: Tensor, weights: Pair, rows: Pair) -> None:
-    """Add to ``grown`` ``[h, S + N*B, d]`` each weight times its row, at the key it belongs to."""
+def _put(group: Group, grown: Tensor, weights: Pair, rows: Pair) -> None:
+    """Each weight times its row, to the key it belongs to in ``grown`` ``[h, S + N*B, d]``.
+
+    Context keys are of all groups, so there it adds; a block's own are of one.
+    """
     grown[:, : group.reach].baddbmm_(weights.far.mT, rows.far)
     near = torch.bmm(weights.near.mT, rows.near)
     grown[:, group.keys] = near.view(len(grown), -1, near.shape[2])
 
 
+def _softmax_gradient(weights: Tensor, grad: Tensor) -> Tensor:
+    """From the gradient of the weights that of the scores, in the weights' dtype; takes ``grad``.
+
+    A softmax takes off each row's mean. Flash attention finds that mean as grad . out; in bfloat16
+    the rounding of out would double the error, so it is summed up here, in float32.
+    """
+    grad = grad.float().mul_(weights)
+    return grad.addcmul_(weights.float(), grad.sum(-1, keepdim=True), value=-1).to(weights.dtype)
+
+
 def _weights(group: Group, rows: Pair, keys: Pair) -> Tensor:
     """The softmax over what is seen, ``[h, m, reach + B]``; 0 in rows of padding blocks."""
-    scores = _scores(rows, keys).float()
+    scores = _scores(rows, keys, rows.far.shape[2] ** -0.5).float()
     batch, _, count, *_, width = group.hidden.shape
     shape = (batch, len(scores) // batch, count, -1, group.size, width)
     scores.view(shape).masked_fill_(group.hidden, torch.finfo(torch.float32).min)
