@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812
 from casebook.dflash import Drafter, loss, split
 from casebook.dflash.anchors import sample_anchors, valid_anchors
 from casebook.dflash.attention import Backend, attend_packed
-from casebook.dflash.errors import NoAnchorError, TrainingError
+from casebook.dflash.errors import NoAnchorError
 from casebook.dflash.masks import Blocks, additive, dense, own
 from casebook.dflash.norm import RMSNorm
 from casebook.dflash.rope import Rotary, rotate
@@ -187,8 +187,9 @@ def test_backward_under_autocast_gives_the_gradient_of_float32() -> None:
 
 def test_a_second_derivative_is_refused_not_wrong() -> None:
     x = torch.randn(3, 8, requires_grad=True)
-    with pytest.raises(TrainingError, match="no second derivative"):
-        torch.autograd.grad(RMSNorm(8, 1e-6)(x).sum(), x, create_graph=True)
+    (first,) = torch.autograd.grad(RMSNorm(8, 1e-6)(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
 
 
 def test_the_norm_has_the_gradient_of_its_formula() -> None:

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F  # noqa: N812
 
-from casebook.dflash.gradient import refuse_second_derivative
 from casebook.dflash.masks import Blocks
 
 LOGIT_BYTES = 64 << 20
@@ -126,7 +126,7 @@ class _HeadLoss(torch.autograd.Function):
         return total, chosen
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_total: Tensor, _grad_chosen: Tensor) -> Any:  # type: ignore[override]
-        refuse_second_derivative()
         (gradient,) = ctx.saved_tensors
         return gradient * grad_total.to(gradient.dtype), None, None, None

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F  # noqa: N812
 
-from casebook.dflash.gradient import refuse_second_derivative
 from casebook.dflash.rope import rotate, turn
 
 
@@ -48,8 +48,8 @@ class _Norm(torch.autograd.Function):
         return normed
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
-        refuse_second_derivative()
         return *_gradients(grad, *ctx.saved_tensors), None
 
 
@@ -65,8 +65,8 @@ class _TurnedNorm(torch.autograd.Function):
         return turn(normed.transpose(1, 2), cos, sin)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
-        refuse_second_derivative()
         x, scale, weight, cos, sin = ctx.saved_tensors
         back = turn(grad.transpose(1, 2), cos.transpose(1, 2), sin.transpose(1, 2), -1)
         return *_gradients(back, x, scale, weight), None, None, None

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-from casebook.dflash.gradient import refuse_second_derivative
+from torch.autograd.function import once_differentiable
 
 
 def inverse_frequencies(head_dim: int, theta: float, device: torch.device | None = None) -> Tensor:
@@ -58,8 +57,8 @@ class _Rotate(torch.autograd.Function):
         return turn(x, cos, sin)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
-        refuse_second_derivative()
         cos, sin = ctx.saved_tensors
         return turn(grad, cos, sin, -1), None, None
 

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from casebook.dflash import masks
-from casebook.dflash.gradient import refuse_second_derivative
 from casebook.dflash.masks import Blocks
 
 SCORE_BYTES = 64 << 20
@@ -55,7 +55,7 @@ def plan(blocks: Blocks, window: int | None, heads: int) -> tuple[Group, ...]:
 
 def _group(blocks: Blocks, first: int, step: int, window: int | None, whole: bool) -> Group:
     size = blocks.block_size
-    part = blocks if step >= blocks.anchors.shape[1] else blocks.part(first, first + step)
+    part = blocks.part(first, first + step)
     count = part.anchors.shape[1]
     # ``see`` may be a faulty rule that looks past the anchor, so the context is cut only for ours.
     reach = int(part.anchors.max()) if part.see is masks.may_see else part.context
@@ -116,8 +116,8 @@ class _Split(torch.autograd.Function):
         return out.permute(0, 2, 4, 1, 3, 5).reshape(batch, length, -1)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
-        refuse_second_derivative()
         if torch.is_autocast_enabled(grad.device.type):  # the dtypes are those of the forward pass
             with torch.autocast(grad.device.type, enabled=False):
                 return _Split.backward(ctx, grad)
